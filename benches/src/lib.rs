@@ -1,0 +1,1 @@
+//! What the benches share: workloads and process accounting.

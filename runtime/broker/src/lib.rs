@@ -1,0 +1,1 @@
+//! Requests to partitions and coordinators: the single-node broker.

@@ -1,0 +1,1 @@
+//! Producer, consumer and admin for Millstream's broker and for Apache Kafka.

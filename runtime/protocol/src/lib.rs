@@ -1,0 +1,1 @@
+//! Kafka's wire protocol and record format: bytes to messages and back, without I/O.

@@ -1,0 +1,1 @@
+//! Exactly-once stream processing for Rust, with the broker built in.

@@ -1,0 +1,1 @@
+//! Typed topologies over the client: read, process, write and commit in one transaction.

@@ -1,0 +1,1 @@
+//! Millstream's test harness and suites through public interfaces.
