@@ -1,0 +1,174 @@
+//! A broker's life: open, serve, listen, close or halt.
+//!
+//! Invariants: `open` returns only when every partition and both coordinators are loaded.
+//! Never: half open; what fails on the way stops what was started.
+
+use crate::node::{Node, Stage};
+use crate::topics::{CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC};
+use crate::{BrokerConfig, BrokerError, connection, group, listener, transaction};
+use millstream_log::{DirectoryConfig, LogDirectory, Storage};
+use millstream_protocol::Frame;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How long `close` waits for requests that are under way.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A single-node broker over one log directory. A clone is the same broker.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    node: Arc<Node>,
+}
+
+impl Broker {
+    /// Opens the directory, recovers it, loads the coordinators and starts the background loops.
+    ///
+    /// Awaits disk work. Not cancellation-safe: dropped early, the directory may stay locked until that work ends.
+    pub async fn open(
+        storage: Arc<dyn Storage>,
+        config: BrokerConfig,
+    ) -> Result<Broker, BrokerError> {
+        config.validate()?;
+        let now_ms = config.clock.now_ms();
+        let seed = config.seed.unwrap_or(now_ms as u64);
+        let directory_config = directory_config(&config, seed);
+        let directory = config
+            .placement
+            .blocking(move || LogDirectory::open(storage, directory_config, now_ms))
+            .await??;
+        let node = Node::new(config, directory, fastrand::Rng::with_seed(seed))?;
+        let broker = Broker { node };
+        if let Err(error) = broker.load().await {
+            broker.halt();
+            return Err(error);
+        }
+        broker.start_loops();
+        tracing::info!(
+            cluster_id = broker.cluster_id(),
+            durability = ?broker.node.config.durability,
+            "broker open"
+        );
+        Ok(broker)
+    }
+
+    async fn load(&self) -> Result<(), BrokerError> {
+        let node = &self.node;
+        node.ensure_internal_topic(TRANSACTION_STATE_TOPIC).await?;
+        node.ensure_internal_topic(CONSUMER_OFFSETS_TOPIC).await?;
+        // Groups first: finishing a prepared transaction decides offsets that must be there already.
+        node.groups.load(node).await?;
+        node.transactions.load(node).await
+    }
+
+    fn start_loops(&self) {
+        let node = &self.node;
+        node.spawn(transaction::Coordinator::run_timers(Arc::downgrade(node)));
+        node.spawn(group::Coordinator::run_timers(Arc::downgrade(node)));
+        node.spawn(checkpoint_loop(&node.config, node.directory.clone()));
+        node.spawn(retention_loop(&node.config, node.directory.clone()));
+    }
+
+    /// Serves one connection until `incoming` closes and its requests are answered, in their order.
+    ///
+    /// `peer` names the other end in logs and group descriptions. Dropping the future cuts requests that are
+    /// under way, as a crash would.
+    pub async fn serve(
+        &self,
+        incoming: mpsc::Receiver<Frame>,
+        outgoing: mpsc::Sender<Frame>,
+        peer: String,
+    ) {
+        connection::serve(self.node.clone(), incoming, outgoing, peer.into(), None).await;
+    }
+
+    /// Accepts TCP connections at `address` until the broker stops; port 0 picks a free one. Returns the bound
+    /// address. Fails when the address cannot be bound.
+    pub async fn listen(&self, address: SocketAddr) -> Result<SocketAddr, BrokerError> {
+        if self.node.stage() != Stage::Running {
+            return Err(BrokerError::Stopped);
+        }
+        listener::listen(&self.node, address).await
+    }
+
+    /// Stops in order: no new requests, those under way get up to five seconds, then everything is synced and the
+    /// directory is marked as cleanly closed. A second call does nothing.
+    pub async fn close(&self) -> Result<(), BrokerError> {
+        let node = &self.node;
+        match node.stage() {
+            Stage::Running => node.advance(Stage::Draining),
+            Stage::Draining | Stage::Stopped => return Ok(()),
+            Stage::Halted => return Err(BrokerError::Stopped),
+        }
+        if tokio::time::timeout(DRAIN_TIMEOUT, node.connections_gone()).await.is_err() {
+            tracing::warn!("requests are still under way: their connections are cut");
+        }
+        node.advance(Stage::Stopped);
+        let (directory, now_ms) = (node.directory.clone(), node.now_ms());
+        node.config.placement.blocking(move || directory.close(now_ms)).await??;
+        Ok(())
+    }
+
+    /// Stops at once and writes nothing more, as a crash would. For simulations.
+    pub fn halt(&self) {
+        self.node.advance(Stage::Halted);
+    }
+
+    /// The id under which clients know this directory.
+    pub fn cluster_id(&self) -> &str {
+        self.node.directory.cluster_id()
+    }
+
+    /// The settings in effect.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.node.config
+    }
+}
+
+/// Syncs partition files and recycles the journal, again and again.
+fn checkpoint_loop(
+    config: &BrokerConfig,
+    directory: LogDirectory,
+) -> impl Future<Output = ()> + Send + use<> {
+    let placement = config.placement;
+    let interval = Duration::from_millis(config.checkpoint_interval_ms.unsigned_abs());
+    async move {
+        loop {
+            tokio::time::sleep(interval).await;
+            let directory = directory.clone();
+            match placement.blocking(move || directory.checkpoint()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "checkpoint failed"),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Deletes what topics need not keep any longer, again and again.
+fn retention_loop(
+    config: &BrokerConfig,
+    directory: LogDirectory,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (placement, clock) = (config.placement, config.clock);
+    let interval = Duration::from_millis(config.log_retention_check_interval_ms.unsigned_abs());
+    async move {
+        loop {
+            tokio::time::sleep(interval).await;
+            let (directory, now_ms) = (directory.clone(), clock.now_ms());
+            let work = move || {
+                for topic in directory.topics() {
+                    for partition in topic.partitions {
+                        if let Err(error) = partition.apply_retention(now_ms) {
+                            tracing::error!(topic = %topic.name, %error, "retention failed");
+                        }
+                    }
+                }
+            };
+            if placement.blocking(work).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The broker's settings, named as Kafka names them, with Kafka's defaults unless the comment says otherwise.
+//!
+//! Invariants: a value that cannot work is refused at open, with the setting's name.
+//! Never: read after open from anywhere but the `Node`.
+
+use crate::{BrokerError, Clock};
+use millstream_log::Durability;
+use std::time::Duration;
+
+/// Where blocking work runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// The journal is synced on a thread of its own, other disk work on tokio's blocking threads.
+    Threads,
+    /// Everything runs on the caller's runtime: for simulations in virtual time. Each sync takes `sync_delay`
+    /// of that time.
+    Runtime {
+        /// How long a sync of the journal takes in virtual time.
+        sync_delay: Duration,
+    },
+}
+
+/// Settings of one broker. `BrokerConfig::default()` is a broker that is safe to use as it is.
+#[derive(Debug, Clone)]
+pub struct BrokerConfig {
+    /// `node.id`. Default 1.
+    pub node_id: i32,
+    /// The cluster id of a fresh directory; `None` draws one from `seed` and the clock. An existing directory
+    /// must have this one.
+    pub cluster_id: Option<String>,
+    /// `advertised.listeners`: host and port that Metadata answers with. `None`: the address that the client
+    /// itself connected to.
+    pub advertised: Option<(String, u16)>,
+    /// What an acknowledgement promises. Default `sync`: it survives a power cut (Kafka's default is `os`).
+    pub durability: Durability,
+    /// Where blocking work runs. Default: threads.
+    pub placement: Placement,
+    /// The clock. Default: the machine's wall time at start plus elapsed time.
+    pub clock: Clock,
+    /// Seeds everything that is random (member ids, topic ids of a fresh directory). Default: from the clock.
+    pub seed: Option<u64>,
+    /// `auto.create.topics.enable`: Metadata and Produce create a missing topic. Default true.
+    pub auto_create_topics_enable: bool,
+    /// `num.partitions` of a topic that does not say. Default 1.
+    pub num_partitions: i32,
+    /// `message.max.bytes`: largest record batch. Default 1,048,588.
+    pub message_max_bytes: i32,
+    /// What one client batch may decompress to, in bytes. Default 64 MiB. No setting in Kafka.
+    pub decompressed_batch_bytes_max: usize,
+    /// `socket.request.max.bytes`: largest frame. Default 100 MiB.
+    pub socket_request_max_bytes: usize,
+    /// Most requests of one connection that are under way at once. Default 64. No setting in Kafka.
+    pub connection_in_flight_max: usize,
+    /// `max.connections`: TCP connections beyond this are closed at once. Default 2,048.
+    pub connections_max: usize,
+    /// `log.retention.check.interval.ms`. Default 300,000.
+    pub log_retention_check_interval_ms: i64,
+    /// How often partition files are synced and the journal is recycled. Default 10,000. No setting in Kafka.
+    pub checkpoint_interval_ms: i64,
+    /// `producer.id.expiration.ms`. Default 86,400,000.
+    pub producer_id_expiration_ms: i64,
+    /// `transaction.state.log.num.partitions`. Default 4 (Kafka: 50); fixed when the directory is created.
+    pub transaction_state_log_num_partitions: i32,
+    /// `transaction.max.timeout.ms`. Default 900,000.
+    pub transaction_max_timeout_ms: i32,
+    /// `transactional.id.expiration.ms`. Default 604,800,000.
+    pub transactional_id_expiration_ms: i64,
+    /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`. Default 500 (Kafka: 10,000).
+    pub transaction_abort_timed_out_scan_ms: i64,
+    /// `transaction.remove.expired.transaction.cleanup.interval.ms`. Default 3,600,000.
+    pub transaction_remove_expired_scan_ms: i64,
+    /// `transaction.partition.verification.enable`. Default true.
+    pub transaction_partition_verification_enable: bool,
+    /// `offsets.topic.num.partitions`. Default 4 (Kafka: 50); fixed when the directory is created.
+    pub offsets_topic_num_partitions: i32,
+    /// `offset.metadata.max.bytes`. Default 4,096.
+    pub offset_metadata_max_bytes: usize,
+    /// `offsets.retention.minutes`, in milliseconds. Default 7 days.
+    pub offsets_retention_ms: i64,
+    /// `offsets.retention.check.interval.ms`. Default 600,000.
+    pub offsets_retention_check_interval_ms: i64,
+    /// `group.min.session.timeout.ms`. Default 6,000.
+    pub group_min_session_timeout_ms: i32,
+    /// `group.max.session.timeout.ms`. Default 1,800,000.
+    pub group_max_session_timeout_ms: i32,
+    /// `group.initial.rebalance.delay.ms`. Default 0 (Kafka: 3,000): a single node has nothing to wait for.
+    pub group_initial_rebalance_delay_ms: i32,
+    /// `group.max.size`. Default unlimited.
+    pub group_max_size: usize,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            node_id: 1,
+            cluster_id: None,
+            advertised: None,
+            durability: Durability::Sync,
+            placement: Placement::Threads,
+            clock: Clock::system(),
+            seed: None,
+            auto_create_topics_enable: true,
+            num_partitions: 1,
+            message_max_bytes: 1_048_588,
+            decompressed_batch_bytes_max: 64 << 20,
+            socket_request_max_bytes: 100 << 20,
+            connection_in_flight_max: 64,
+            connections_max: 2_048,
+            log_retention_check_interval_ms: 300_000,
+            checkpoint_interval_ms: 10_000,
+            producer_id_expiration_ms: 86_400_000,
+            transaction_state_log_num_partitions: 4,
+            transaction_max_timeout_ms: 900_000,
+            transactional_id_expiration_ms: 604_800_000,
+            transaction_abort_timed_out_scan_ms: 500,
+            transaction_remove_expired_scan_ms: 3_600_000,
+            transaction_partition_verification_enable: true,
+            offsets_topic_num_partitions: 4,
+            offset_metadata_max_bytes: 4_096,
+            offsets_retention_ms: 604_800_000,
+            offsets_retention_check_interval_ms: 600_000,
+            group_min_session_timeout_ms: 6_000,
+            group_max_session_timeout_ms: 1_800_000,
+            group_initial_rebalance_delay_ms: 0,
+            group_max_size: usize::MAX,
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// Refuses what cannot work, naming the setting.
+    pub(crate) fn validate(&self) -> Result<(), BrokerError> {
+        let positive: [(&'static str, i64); 9] = [
+            ("num.partitions", self.num_partitions.into()),
+            ("message.max.bytes", self.message_max_bytes.into()),
+            ("log.retention.check.interval.ms", self.log_retention_check_interval_ms),
+            ("checkpoint.interval.ms", self.checkpoint_interval_ms),
+            (
+                "transaction.state.log.num.partitions",
+                self.transaction_state_log_num_partitions.into(),
+            ),
+            ("transaction.max.timeout.ms", self.transaction_max_timeout_ms.into()),
+            (
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+                self.transaction_abort_timed_out_scan_ms,
+            ),
+            ("offsets.topic.num.partitions", self.offsets_topic_num_partitions.into()),
+            ("offsets.retention.check.interval.ms", self.offsets_retention_check_interval_ms),
+        ];
+        for (name, value) in positive {
+            if value <= 0 {
+                return Err(BrokerError::Config {
+                    name,
+                    reason: format!("{value} is not positive; give at least 1"),
+                });
+            }
+        }
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms {
+            return Err(BrokerError::Config {
+                name: "group.min.session.timeout.ms",
+                reason: format!(
+                    "{} is above group.max.session.timeout.ms {}",
+                    self.group_min_session_timeout_ms, self.group_max_session_timeout_ms
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Placement {
+    /// Runs blocking disk work where it belongs. Not cancellation-safe: the work goes on if the future is dropped.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, BrokerError> {
+        match self {
+            Self::Runtime { .. } => Ok(work()),
+            Self::Threads => {
+                tokio::task::spawn_blocking(work).await.map_err(|_| BrokerError::Stopped)
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One connection: requests begin in order, answers leave in order, between them several may wait.
+//!
+//! ```text
+//! incoming ─▶ begin ─▶ [r1 waits][r2 waits][r3 has the turn] ─▶ outgoing, r1 first
+//! ```
+//!
+//! The newest request has the turn until it ends or gives it up; only then does the next one begin. So two Produce
+//! requests append in order and wait for one sync together, and a Fetch that waits for data holds up nobody.
+//!
+//! Invariants: a request that has begun runs to its end even if its connection goes; only halt cuts it.
+//! Never: looks into a request.
+
+use crate::dispatch::{self, Outcome, Pending};
+use crate::node::{Node, Stage};
+use millstream_protocol::Frame;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// A request's right to keep the next one from beginning.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    released: Arc<AtomicU64>,
+    number: u64,
+}
+
+impl Turn {
+    /// Gives the turn up.
+    pub(crate) fn release(&self) {
+        self.released.fetch_max(self.number, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+enum Slot {
+    Waits(Pending),
+    Done(Outcome),
+}
+
+enum Step {
+    Leave(Outcome),
+    Begin(Frame),
+    Gone,
+}
+
+struct Connection {
+    node: Arc<Node>,
+    peer: Arc<str>,
+    reached_at: Option<SocketAddr>,
+    in_flight: VecDeque<Slot>,
+    released: Arc<AtomicU64>,
+    begun: u64,
+    open: bool,
+}
+
+/// Serves one connection until its requests end and have been answered, or the node is stopped.
+pub(crate) async fn serve(
+    node: Arc<Node>,
+    incoming: mpsc::Receiver<Frame>,
+    outgoing: mpsc::Sender<Frame>,
+    peer: Arc<str>,
+    reached_at: Option<SocketAddr>,
+) {
+    let _counted = node.enter_connection();
+    let halted = node.reached(Stage::Stopped);
+    let connection = Connection {
+        node,
+        peer,
+        reached_at,
+        in_flight: VecDeque::new(),
+        released: Arc::new(AtomicU64::new(0)),
+        begun: 0,
+        open: true,
+    };
+    tokio::select! {
+        biased;
+        () = halted => {}
+        () = connection.run(incoming, outgoing) => {}
+    }
+}
+
+impl Connection {
+    async fn run(mut self, incoming: mpsc::Receiver<Frame>, outgoing: mpsc::Sender<Frame>) {
+        let mut incoming = Some(incoming);
+        let mut draining = pin!(self.node.reached(Stage::Draining));
+        let mut drains = false;
+        while self.open || !self.in_flight.is_empty() {
+            if !self.open {
+                incoming = None;
+            }
+            let step = poll_fn(|task| {
+                if !drains && draining.as_mut().poll(task).is_ready() {
+                    drains = true;
+                    return Poll::Ready(Step::Gone);
+                }
+                self.poll_step(task, incoming.as_mut())
+            });
+            match step.await {
+                Step::Begin(frame) => self.begin(frame),
+                Step::Gone => self.open = false,
+                Step::Leave(Outcome::Nothing) => {}
+                Step::Leave(Outcome::Answer(frame)) => {
+                    // A peer that takes no answers asks no more questions.
+                    if outgoing.send(frame).await.is_err() {
+                        self.open = false;
+                    }
+                }
+                Step::Leave(Outcome::Close(reason)) => {
+                    tracing::debug!(peer = &*self.peer, reason, "connection closed");
+                    self.open = false;
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, frame: Frame) {
+        self.begun += 1;
+        let turn = Turn { released: self.released.clone(), number: self.begun };
+        let request = dispatch::begin(&self.node, &self.peer, self.reached_at, turn, frame);
+        self.in_flight.push_back(Slot::Waits(request));
+    }
+
+    /// Lets every request go on, then says what is next: the oldest one's end before a new one's beginning.
+    fn poll_step(
+        &mut self,
+        task: &mut Context<'_>,
+        incoming: Option<&mut mpsc::Receiver<Frame>>,
+    ) -> Poll<Step> {
+        for slot in &mut self.in_flight {
+            if let Slot::Waits(request) = slot
+                && let Poll::Ready(outcome) = request.as_mut().poll(task)
+            {
+                *slot = Slot::Done(outcome);
+            }
+        }
+        if matches!(self.in_flight.front(), Some(Slot::Done(_)))
+            && let Some(Slot::Done(outcome)) = self.in_flight.pop_front()
+        {
+            return Poll::Ready(Step::Leave(outcome));
+        }
+        let room = self.in_flight.len() < self.node.config.connection_in_flight_max
+            && self.released.load(Ordering::Relaxed) >= self.begun;
+        match incoming {
+            Some(incoming) if room => match incoming.poll_recv(task) {
+                Poll::Ready(Some(frame)) => Poll::Ready(Step::Begin(frame)),
+                Poll::Ready(None) => Poll::Ready(Step::Gone),
+                Poll::Pending => Poll::Pending,
+            },
+            _ => Poll::Pending,
+        }
+    }
+}

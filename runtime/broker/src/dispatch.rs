@@ -1,0 +1,171 @@
+//! From a frame to the handler of its API and back: the table of what this broker serves.
+//!
+//! Invariants: `SERVED` and the handlers come from the same table, so ApiVersions advertises what works.
+//! Invariants: a frame that cannot be decoded closes its own connection and touches nothing else.
+//! Never: answers out of turn; that is `connection`'s.
+
+use crate::connection::Turn;
+use crate::handlers;
+use crate::node::Node;
+use millstream_protocol::messages::*;
+use millstream_protocol::{ApiKey, Decoder, Frame, Message, decode_request_header, encode_response};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use tracing::Instrument;
+
+/// What a handler may know of its request beyond the request itself.
+#[derive(Debug)]
+pub(crate) struct RequestContext {
+    /// The API.
+    pub(crate) api: ApiKey,
+    /// The version in which the request came and the answer goes.
+    pub(crate) api_version: i16,
+    /// Echoed in the answer.
+    pub(crate) correlation_id: i32,
+    /// The client's name for itself.
+    pub(crate) client_id: Option<String>,
+    /// Where the connection comes from, for member descriptions and logs.
+    pub(crate) peer: Arc<str>,
+    /// The address at which the client reached us, if it came over a socket.
+    pub(crate) reached_at: Option<SocketAddr>,
+    turn: Turn,
+    ending: AtomicU8,
+}
+
+const ANSWERED: u8 = 0;
+const SILENT: u8 = 1;
+const CLOSED: u8 = 2;
+
+impl RequestContext {
+    /// Lets the connection's next request begin while this one goes on. A handler calls it once everything whose
+    /// order matters has happened (an append), before it waits (for durability, for data).
+    pub(crate) fn release_turn(&self) {
+        self.turn.release();
+    }
+
+    /// The request gets no answer (acks 0).
+    pub(crate) fn answer_nothing(&self) {
+        self.ending.fetch_max(SILENT, Ordering::Relaxed);
+    }
+
+    /// The request gets no answer, and its connection is closed.
+    pub(crate) fn close_connection(&self) {
+        self.ending.fetch_max(CLOSED, Ordering::Relaxed);
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// This answer goes out.
+    Answer(Frame),
+    /// Nothing goes out.
+    Nothing,
+    /// The connection is closed, for this reason.
+    Close(String),
+}
+
+/// A request on its way.
+pub(crate) type Pending = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// One line an API: key => handler module (request type) "tracing span, named after the stage".
+macro_rules! table {
+    ($($api:ident => $handler:ident($request:ty) $span:literal;)*) => {
+        /// The APIs that this broker answers.
+        pub(crate) const SERVED: &[ApiKey] = &[$(ApiKey::$api),*];
+
+        fn call(node: Arc<Node>, context: RequestContext, mut decoder: Decoder) -> Pending {
+            match context.api {
+                $(ApiKey::$api => {
+                    let request = match <$request>::decode(&mut decoder, context.api_version) {
+                        Ok(request) => request,
+                        Err(error) => return close(format!("{:?}: {error}", context.api)),
+                    };
+                    let span = tracing::debug_span!(
+                        $span,
+                        version = context.api_version,
+                        correlation = context.correlation_id,
+                        client = context.client_id.as_deref()
+                    );
+                    Box::pin(async move {
+                        let answer = handlers::$handler::handle(&node, &context, request).await;
+                        conclude(&context, &answer)
+                    }.instrument(span))
+                })*
+                #[allow(unreachable_patterns)]
+                other => close(format!("{other:?} is not served")),
+            }
+        }
+    };
+}
+
+table! {
+    Produce => produce(ProduceRequest) "append";
+    Fetch => fetch(FetchRequest) "fetch";
+    ListOffsets => list_offsets(ListOffsetsRequest) "list_offsets";
+    Metadata => metadata(MetadataRequest) "metadata";
+    ApiVersions => api_versions(ApiVersionsRequest) "api_versions";
+    CreateTopics => create_topics(CreateTopicsRequest) "create_topics";
+    DeleteTopics => delete_topics(DeleteTopicsRequest) "delete_topics";
+    DescribeCluster => describe_cluster(DescribeClusterRequest) "describe_cluster";
+    DescribeConfigs => describe_configs(DescribeConfigsRequest) "describe_configs";
+}
+
+/// Decodes the header and begins the request. Nothing has run before the future is first polled.
+pub(crate) fn begin(
+    node: &Arc<Node>,
+    peer: &Arc<str>,
+    reached_at: Option<SocketAddr>,
+    turn: Turn,
+    frame: Frame,
+) -> Pending {
+    let mut decoder = Decoder::new(frame);
+    let header = match decode_request_header(&mut decoder) {
+        Ok(header) => header,
+        Err(error) => return close(format!("request header: {error}")),
+    };
+    let Some(api) = ApiKey::from_i16(header.api_key).filter(|api| SERVED.contains(api)) else {
+        return close(format!("unknown API key {}", header.api_key));
+    };
+    let context = RequestContext {
+        api,
+        api_version: header.api_version,
+        correlation_id: header.correlation_id,
+        client_id: header.client_id,
+        peer: peer.clone(),
+        reached_at,
+        turn,
+        ending: AtomicU8::new(ANSWERED),
+    };
+    if api.versions().contains(&header.api_version) {
+        call(node.clone(), context, decoder)
+    } else if api == ApiKey::ApiVersions {
+        let answer = handlers::api_versions::unsupported_version();
+        let outcome = encode(ApiKey::ApiVersions, 0, header.correlation_id, &answer);
+        Box::pin(std::future::ready(outcome))
+    } else {
+        close(format!("{api:?} has no version {}", header.api_version))
+    }
+}
+
+fn close(reason: String) -> Pending {
+    Box::pin(std::future::ready(Outcome::Close(reason)))
+}
+
+fn conclude<M: Message>(context: &RequestContext, answer: &M) -> Outcome {
+    match context.ending.load(Ordering::Relaxed) {
+        ANSWERED => encode(context.api, context.api_version, context.correlation_id, answer),
+        SILENT => Outcome::Nothing,
+        _ => Outcome::Close("an unanswered request failed".to_owned()),
+    }
+}
+
+fn encode<M: Message>(api: ApiKey, version: i16, correlation_id: i32, answer: &M) -> Outcome {
+    match encode_response(api, version, correlation_id, answer) {
+        Ok(frame) => Outcome::Answer(frame),
+        Err(error) => Outcome::Close(format!("{api:?} v{version} cannot be answered: {error}")),
+    }
+}

@@ -1,0 +1,27 @@
+//! The group coordinator: membership and committed offsets.
+//!
+//! Invariants: see the machine.
+//! Never: knows connections.
+
+use crate::node::Node;
+use crate::{BrokerConfig, BrokerError};
+use std::sync::{Arc, Weak};
+
+/// Every group of this node.
+#[derive(Debug)]
+pub(crate) struct Coordinator {}
+
+impl Coordinator {
+    /// An empty coordinator.
+    pub(crate) fn new(_config: &BrokerConfig) -> Self {
+        Self {}
+    }
+
+    /// Reads `__consumer_offsets`.
+    pub(crate) async fn load(&self, _node: &Arc<Node>) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Session, rebalance and retention timeouts, until the node is gone.
+    pub(crate) async fn run_timers(_node: Weak<Node>) {}
+}

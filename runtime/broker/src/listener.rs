@@ -1,0 +1,222 @@
+//! TCP: accepts connections and turns byte streams into frames and back.
+//!
+//! Invariants: a length is believed only as far as bytes for it have arrived; memory follows what was received.
+//! Invariants: a bad length closes its own connection and nothing else.
+//! Never: decodes a frame.
+
+use crate::connection;
+use crate::node::{Node, Stage};
+use crate::{BrokerConfig, BrokerError};
+use bytes::{Buf, Bytes, BytesMut};
+use millstream_protocol::Frame;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+/// Frames that wait between socket and connection. Small: what is read but not begun takes memory.
+const QUEUED_FRAMES: usize = 4;
+const READ_CHUNK_BYTES: usize = 64 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Binds the address and starts accepting.
+pub(crate) async fn listen(
+    node: &Arc<Node>,
+    address: SocketAddr,
+) -> Result<SocketAddr, BrokerError> {
+    let failed = |source| BrokerError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    node.set_listener(bound);
+    let draining = node.reached(Stage::Draining);
+    let accepting = accept(Arc::downgrade(node), listener);
+    tokio::spawn(async move {
+        tokio::select! {
+            biased;
+            () = draining => {}
+            () = accepting => {}
+        }
+    });
+    Ok(bound)
+}
+
+async fn accept(node: Weak<Node>, listener: TcpListener) {
+    loop {
+        let accepted = listener.accept().await;
+        let Some(node) = node.upgrade() else { return };
+        match accepted {
+            Ok((_, peer)) if node.connection_count() >= node.config.connections_max => {
+                tracing::warn!(%peer, "refused: max.connections is reached");
+            }
+            Ok((stream, peer)) => serve_stream(&node, stream, peer),
+            Err(error) => {
+                // Out of file descriptors, mostly: wait for some to come free.
+                tracing::warn!(%error, "cannot accept a connection");
+                drop(node);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn serve_stream(node: &Arc<Node>, stream: TcpStream, peer: SocketAddr) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "TCP_NODELAY not set");
+    }
+    let reached_at = stream.local_addr().ok();
+    let (reader, writer) = stream.into_split();
+    let (to_serve, incoming) = mpsc::channel(QUEUED_FRAMES);
+    let (outgoing, to_write) = mpsc::channel(QUEUED_FRAMES);
+    let read = read_frames(reader, to_serve, node.config.socket_request_max_bytes, peer);
+    let serve =
+        connection::serve(node.clone(), incoming, outgoing, peer.to_string().into(), reached_at);
+    let write = write_frames(writer, to_write, peer);
+    node.spawn(async move {
+        let reading_ended = async {
+            read.await;
+            std::future::pending::<()>().await;
+        };
+        let serving = async {
+            tokio::select! {
+                biased;
+                () = serve => {}
+                () = reading_ended => {}
+            }
+        };
+        tokio::join!(serving, write);
+    });
+}
+
+/// Reads frames until the stream ends, a length is wrong or nobody takes them.
+async fn read_frames(
+    mut reader: OwnedReadHalf,
+    frames: mpsc::Sender<Frame>,
+    size_bytes_max: usize,
+    peer: SocketAddr,
+) {
+    let mut buffer = BytesMut::new();
+    loop {
+        match take_frame(&mut buffer, size_bytes_max) {
+            Err(length) => {
+                tracing::debug!(%peer, length, "connection closed: frame length out of range");
+                return;
+            }
+            Ok(Some(frame)) => {
+                if frames.send(Frame::from_bytes(frame)).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => {
+                // Doubles with what has arrived, so a length alone allocates nothing.
+                let grow = READ_CHUNK_BYTES.max(buffer.len());
+                if buffer.capacity() - buffer.len() < READ_CHUNK_BYTES / 4 {
+                    buffer.reserve(grow);
+                }
+                match reader.read_buf(&mut buffer).await {
+                    Ok(0) => return,
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(%peer, %error, "connection lost");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Splits one frame off the front; `Err` with a length that no frame may have.
+fn take_frame(buffer: &mut BytesMut, size_bytes_max: usize) -> Result<Option<Bytes>, i32> {
+    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let length = i32::from_be_bytes(*prefix);
+    let size_bytes = usize::try_from(length).map_err(|_| length)?;
+    if size_bytes > size_bytes_max {
+        return Err(length);
+    }
+    if buffer.len() < 4 + size_bytes {
+        return Ok(None);
+    }
+    buffer.advance(4);
+    Ok(Some(buffer.split_to(size_bytes).freeze()))
+}
+
+/// Writes frames until there are no more or the stream breaks.
+async fn write_frames(
+    mut writer: OwnedWriteHalf,
+    mut frames: mpsc::Receiver<Frame>,
+    peer: SocketAddr,
+) {
+    let mut segments = Segments::default();
+    while let Some(frame) = frames.recv().await {
+        segments.push(&frame);
+        while let Ok(frame) = frames.try_recv() {
+            segments.push(&frame);
+        }
+        if let Err(error) = writer.write_all_buf(&mut segments).await {
+            tracing::debug!(%peer, %error, "connection lost");
+            return;
+        }
+    }
+    let _ = writer.shutdown().await;
+}
+
+/// Bytes on their way to the socket, in pieces, so that record data is not copied.
+#[derive(Debug, Default)]
+struct Segments {
+    pieces: VecDeque<Bytes>,
+    remaining: usize,
+}
+
+impl Segments {
+    fn push(&mut self, frame: &Frame) {
+        // The connection encodes nothing near 2 GiB: a fetch is capped far below.
+        let length = i32::try_from(frame.size_bytes()).unwrap_or(i32::MAX);
+        self.push_piece(Bytes::copy_from_slice(&length.to_be_bytes()));
+        for segment in frame.segments() {
+            self.push_piece(segment.clone());
+        }
+    }
+
+    fn push_piece(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.remaining += piece.len();
+            self.pieces.push_back(piece);
+        }
+    }
+}
+
+impl Buf for Segments {
+    fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.front().map_or(&[], |piece| piece)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut filled = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(piece);
+            filled += 1;
+        }
+        filled
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.remaining -= count;
+        while let Some(front) = self.pieces.front_mut() {
+            if count < front.len() {
+                front.advance(count);
+                return;
+            }
+            count -= front.len();
+            self.pieces.pop_front();
+        }
+    }
+}

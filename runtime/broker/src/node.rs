@@ -1,0 +1,185 @@
+//! The broker's inside: what a handler works on.
+//!
+//! ```text
+//! Running ──close()──▶ Draining ──answers sent──▶ Stopped
+//!    └──────────────── halt() ──────────────────▶ Halted
+//! ```
+//!
+//! Invariants: the stage only moves forward; after Halted no task of this node writes anything.
+//! Never: owned by a background task (they hold a `Weak` and end with it).
+
+use crate::partition::Partition;
+use crate::sync_loop::SyncLoop;
+use crate::topics::PartitionTable;
+use crate::{BrokerConfig, BrokerError, Clock, group, transaction};
+use millstream_log::LogDirectory;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+
+/// How far along its life a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Serves.
+    Running,
+    /// Answers what it has begun, takes nothing new.
+    Draining,
+    /// Closed in order.
+    Stopped,
+    /// Cut off, as by a crash.
+    Halted,
+}
+
+/// Everything that requests share.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) config: BrokerConfig,
+    pub(crate) directory: LogDirectory,
+    pub(crate) clock: Clock,
+    pub(crate) partitions: PartitionTable,
+    pub(crate) transactions: transaction::Coordinator,
+    pub(crate) groups: group::Coordinator,
+    pub(crate) sync: Arc<SyncLoop>,
+    stage: watch::Sender<Stage>,
+    connections: watch::Sender<usize>,
+    listener: Mutex<Option<SocketAddr>>,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Node {
+    /// A node over an open directory, with empty coordinators.
+    pub(crate) fn new(
+        config: BrokerConfig,
+        directory: LogDirectory,
+        random: fastrand::Rng,
+    ) -> Result<Arc<Self>, BrokerError> {
+        let clock = config.clock;
+        let sync = SyncLoop::start(&config, &directory)?;
+        Ok(Arc::new(Self {
+            partitions: PartitionTable::new(directory.topics(), sync.clone(), clock),
+            transactions: transaction::Coordinator::new(&config),
+            groups: group::Coordinator::new(&config),
+            config,
+            directory,
+            clock,
+            sync,
+            stage: watch::Sender::new(Stage::Running),
+            connections: watch::Sender::new(0),
+            listener: Mutex::new(None),
+            random: Mutex::new(random),
+        }))
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    /// A random number from the seeded source.
+    pub(crate) fn random_u64(&self) -> u64 {
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).u64(..)
+    }
+
+    /// One partition of a topic.
+    pub(crate) fn partition(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
+        self.partitions.partition(topic, index)
+    }
+
+    /// Waits until the journal is durable up to `position`; at once unless durability is `sync`.
+    /// Cancellation-safe.
+    pub(crate) async fn durable(&self, position: u64) -> Result<(), BrokerError> {
+        self.sync.durable(position).await
+    }
+
+    /// The stage now.
+    pub(crate) fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    /// Moves forward to `stage`; an earlier one changes nothing.
+    pub(crate) fn advance(&self, stage: Stage) {
+        self.stage.send_if_modified(|current| {
+            let moved = *current < stage;
+            *current = (*current).max(stage);
+            moved
+        });
+        if stage >= Stage::Stopped {
+            self.sync.stop();
+        }
+    }
+
+    /// Ends when the node is at `stage` or beyond. It does not keep the node alive.
+    pub(crate) fn reached(&self, stage: Stage) -> impl Future<Output = ()> + Send + use<> {
+        let mut stages = self.stage.subscribe();
+        async move {
+            // An error says that the node is gone: beyond every stage.
+            let _ = stages.wait_for(|current| *current >= stage).await;
+        }
+    }
+
+    /// Starts a task that is dropped at its next await once the node is stopped or halted.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stopped = self.reached(Stage::Stopped);
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = stopped => {}
+                () = task => {}
+            }
+        });
+    }
+
+    /// Counts a connection until the guard is dropped.
+    pub(crate) fn enter_connection(self: &Arc<Self>) -> ConnectionGuard {
+        self.connections.send_modify(|count| *count += 1);
+        ConnectionGuard(self.clone())
+    }
+
+    /// Connections that are open now.
+    pub(crate) fn connection_count(&self) -> usize {
+        *self.connections.borrow()
+    }
+
+    /// Ends when no connection is left.
+    pub(crate) async fn connections_gone(&self) {
+        let _ = self.connections.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Remembers the first listener, for answers to clients that came in another way.
+    pub(crate) fn set_listener(&self, address: SocketAddr) {
+        let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.get_or_insert(address);
+    }
+
+    /// Host and port that a client is told, given the address at which it reached us.
+    pub(crate) fn advertised(&self, reached_at: Option<SocketAddr>) -> (String, i32) {
+        if let Some((host, port)) = &self.config.advertised {
+            return (host.clone(), i32::from(*port));
+        }
+        let listener = *self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        match reached_at.or(listener) {
+            Some(address) if address.ip().is_unspecified() => {
+                ("localhost".to_owned(), i32::from(address.port()))
+            }
+            Some(address) => (address.ip().to_string(), i32::from(address.port())),
+            None => ("embedded".to_owned(), 0),
+        }
+    }
+}
+
+/// Counts one open connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionGuard(Arc<Node>);
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.sync.stop();
+    }
+}

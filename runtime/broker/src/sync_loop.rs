@@ -1,0 +1,221 @@
+//! Group commit: the one place that syncs the journal, and where everybody waits for it.
+//!
+//! ```text
+//!   append ─▶ request() ─┐                      ┌─▶ position(p) wakes every waiter with p' ≤ p
+//!                        ▼                      │
+//!            idle ──▶ sync_journal() ──ok──▶ publish ──▶ idle, or at once again if asked meanwhile
+//!                        └──────────────err──▶ failed: for good
+//! ```
+//!
+//! Invariants: the published position never goes down; after a failed sync it never moves again.
+//! Never: two syncs at once; a retry of a failed sync.
+
+use crate::{BrokerConfig, BrokerError, Placement};
+use millstream_log::{Durability, LogDirectory};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// What the loop has published last.
+#[derive(Debug, Clone)]
+enum Progress {
+    Durable(u64),
+    Failed(Arc<str>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ask {
+    Nothing,
+    Sync,
+    Stop,
+}
+
+/// The loop's two ends: who appends asks, who acknowledges waits.
+#[derive(Debug)]
+pub(crate) struct SyncLoop {
+    waits: bool,
+    durable: AtomicU64,
+    progress: watch::Sender<Progress>,
+    ask: Mutex<Ask>,
+    asked_thread: Condvar,
+    asked_task: Notify,
+}
+
+impl SyncLoop {
+    /// Starts the loop that this configuration needs: a thread, a task, or nothing at all.
+    pub(crate) fn start(
+        config: &BrokerConfig,
+        directory: &LogDirectory,
+    ) -> Result<Arc<Self>, BrokerError> {
+        let this = Arc::new(Self {
+            waits: matches!(config.durability, Durability::Sync),
+            durable: AtomicU64::new(0),
+            progress: watch::Sender::new(Progress::Durable(0)),
+            ask: Mutex::new(Ask::Nothing),
+            asked_thread: Condvar::new(),
+            asked_task: Notify::new(),
+        });
+        match (&config.durability, config.placement) {
+            (Durability::Sync, Placement::Threads) => {
+                let (shared, directory) = (this.clone(), directory.clone());
+                std::thread::Builder::new()
+                    .name("millstream-sync".to_owned())
+                    .spawn(move || shared.run_on_thread(&directory))
+                    .map_err(|error| BrokerError::StorageFailed {
+                        reason: format!("its thread cannot be started: {error}"),
+                    })?;
+            }
+            (Durability::Sync, Placement::Runtime { sync_delay }) => {
+                tokio::spawn(this.clone().run_on_runtime(directory.clone(), sync_delay));
+            }
+            (Durability::Interval(interval), _) => {
+                tokio::spawn(this.clone().run_at_intervals(
+                    directory.clone(),
+                    *interval,
+                    config.placement,
+                ));
+            }
+            (Durability::Os | Durability::Memory, _) => {}
+        }
+        Ok(this)
+    }
+
+    /// Something was appended: the next sync takes it.
+    pub(crate) fn request(&self) {
+        if self.waits && self.raise(Ask::Sync) {
+            self.asked_thread.notify_one();
+            self.asked_task.notify_one();
+        }
+    }
+
+    /// Ends the loop after the sync that is under way; later waiters get `Stopped`.
+    pub(crate) fn stop(&self) {
+        self.raise(Ask::Stop);
+        self.asked_thread.notify_one();
+        self.asked_task.notify_one();
+    }
+
+    /// Whether a sync has failed, so that nothing may be appended any more.
+    pub(crate) fn failed(&self) -> bool {
+        matches!(*self.progress.borrow(), Progress::Failed(_))
+    }
+
+    /// Waits until everything before `position` of the journal is durable; at once unless under `sync`.
+    pub(crate) async fn durable(&self, position: u64) -> Result<(), BrokerError> {
+        if !self.waits || self.durable.load(Ordering::Acquire) >= position {
+            return Ok(());
+        }
+        let mut progress = self.progress.subscribe();
+        let reached = progress
+            .wait_for(|progress| match progress {
+                Progress::Durable(durable) => *durable >= position,
+                Progress::Failed(_) => true,
+            })
+            .await;
+        match reached.as_deref() {
+            Ok(Progress::Durable(_)) => Ok(()),
+            Ok(Progress::Failed(reason)) => {
+                Err(BrokerError::StorageFailed { reason: reason.to_string() })
+            }
+            Err(_) => Err(BrokerError::Stopped),
+        }
+    }
+
+    /// Raises what is asked for; true if that changed anything.
+    fn raise(&self, ask: Ask) -> bool {
+        let mut asked = self.ask.lock().unwrap_or_else(PoisonError::into_inner);
+        let raised = *asked < ask;
+        *asked = (*asked).max(ask);
+        raised
+    }
+
+    /// Takes what was asked for; `Stop` stays.
+    fn take(&self) -> Ask {
+        let mut asked = self.ask.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = *asked;
+        if taken == Ask::Sync {
+            *asked = Ask::Nothing;
+        }
+        taken
+    }
+
+    fn wait_on_thread(&self) -> Ask {
+        let mut asked = self.ask.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match *asked {
+                Ask::Nothing => {
+                    asked = self.asked_thread.wait(asked).unwrap_or_else(PoisonError::into_inner);
+                }
+                Ask::Sync => {
+                    *asked = Ask::Nothing;
+                    return Ask::Sync;
+                }
+                Ask::Stop => return Ask::Stop,
+            }
+        }
+    }
+
+    fn run_on_thread(&self, directory: &LogDirectory) {
+        while self.wait_on_thread() == Ask::Sync {
+            if !self.sync(directory) {
+                return;
+            }
+        }
+    }
+
+    async fn run_on_runtime(self: Arc<Self>, directory: LogDirectory, delay: Duration) {
+        loop {
+            match self.take() {
+                Ask::Nothing => self.asked_task.notified().await,
+                Ask::Stop => return,
+                Ask::Sync => {
+                    if !delay.is_zero() {
+                        tokio::time::sleep(delay).await;
+                    }
+                    if self.take() == Ask::Stop || !self.sync(&directory) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn run_at_intervals(
+        self: Arc<Self>,
+        directory: LogDirectory,
+        interval: Duration,
+        placement: Placement,
+    ) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.asked_task.notified() => {}
+                () = tokio::time::sleep(interval) => {}
+            }
+            if self.take() == Ask::Stop {
+                return;
+            }
+            let (shared, directory) = (self.clone(), directory.clone());
+            if !placement.blocking(move || shared.sync(&directory)).await.unwrap_or(false) {
+                return;
+            }
+        }
+    }
+
+    /// One sync; false when it failed, which it then says to everybody.
+    fn sync(&self, directory: &LogDirectory) -> bool {
+        match directory.sync_journal() {
+            Ok(position) => {
+                self.durable.fetch_max(position, Ordering::AcqRel);
+                self.progress.send_replace(Progress::Durable(position));
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "a sync failed: nothing is acknowledged any more");
+                self.progress.send_replace(Progress::Failed(error.to_string().into()));
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The topics that are served, by name and by id, and how topics come and go.
+//!
+//! Invariants: a topic is in the table only after the directory has it durably, and leaves it before.
+//! Never: changed by two requests at once (one catalogue lock around the disk work).
+
+use crate::node::Node;
+use crate::partition::Partition;
+use crate::sync_loop::SyncLoop;
+use crate::{BrokerError, Clock};
+use millstream_log::Topic;
+use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The topic of the transaction coordinator's log.
+pub(crate) const TRANSACTION_STATE_TOPIC: &str = "__transaction_state";
+/// The topic of the group coordinator's log.
+pub(crate) const CONSUMER_OFFSETS_TOPIC: &str = "__consumer_offsets";
+
+/// A topic that is served.
+#[derive(Debug)]
+pub(crate) struct TopicEntry {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: Uuid,
+    pub(crate) partitions: Vec<Arc<Partition>>,
+    pub(crate) configs: BTreeMap<String, String>,
+}
+
+impl TopicEntry {
+    /// Whether this is one of the coordinators' topics.
+    pub(crate) fn is_internal(&self) -> bool {
+        is_internal(&self.name)
+    }
+
+    /// The partition with that number, if there is one.
+    pub(crate) fn partition(&self, index: i32) -> Option<&Arc<Partition>> {
+        self.partitions.get(usize::try_from(index).ok()?)
+    }
+}
+
+/// Every topic that is served.
+#[derive(Debug)]
+pub(crate) struct PartitionTable {
+    sync: Arc<SyncLoop>,
+    clock: Clock,
+    topics: RwLock<Topics>,
+    change: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Topics {
+    by_name: BTreeMap<Arc<str>, Arc<TopicEntry>>,
+    by_id: FxHashMap<Uuid, Arc<TopicEntry>>,
+}
+
+impl PartitionTable {
+    /// A table of what the directory holds.
+    pub(crate) fn new(topics: Vec<Topic>, sync: Arc<SyncLoop>, clock: Clock) -> Self {
+        let change = tokio::sync::Mutex::new(());
+        let table = Self { sync, clock, topics: RwLock::default(), change };
+        for topic in topics {
+            table.insert(topic);
+        }
+        table
+    }
+
+    /// The topic of that name.
+    pub(crate) fn topic(&self, name: &str) -> Option<Arc<TopicEntry>> {
+        self.read().by_name.get(name).cloned()
+    }
+
+    /// The topic with that id.
+    pub(crate) fn topic_by_id(&self, id: Uuid) -> Option<Arc<TopicEntry>> {
+        self.read().by_id.get(&id).cloned()
+    }
+
+    /// All topics, by name.
+    pub(crate) fn topics(&self) -> Vec<Arc<TopicEntry>> {
+        self.read().by_name.values().cloned().collect()
+    }
+
+    /// One partition of a topic.
+    pub(crate) fn partition(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
+        self.read().by_name.get(topic)?.partition(index).cloned()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Topics> {
+        self.topics.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, topic: Topic) -> Arc<TopicEntry> {
+        let name: Arc<str> = Arc::from(&*topic.name);
+        let partitions = topic.partitions.into_iter().zip(0..).map(|(log, index)| {
+            let partition = TopicPartition::new(name.clone(), index);
+            Partition::new(partition, topic.id, log, self.sync.clone(), self.clock)
+        });
+        let entry = Arc::new(TopicEntry {
+            name: name.clone(),
+            id: topic.id,
+            partitions: partitions.collect(),
+            configs: topic.configs,
+        });
+        let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
+        topics.by_id.insert(entry.id, entry.clone());
+        topics.by_name.insert(name, entry.clone());
+        entry
+    }
+
+    fn remove(&self, name: &str) -> Option<Arc<TopicEntry>> {
+        let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = topics.by_name.remove(name)?;
+        topics.by_id.remove(&entry.id);
+        Some(entry)
+    }
+}
+
+impl Node {
+    /// Creates a topic; the existing one is answered with `TOPIC_ALREADY_EXISTS`.
+    pub(crate) async fn create_topic(
+        self: &Arc<Self>,
+        name: &str,
+        partitions: i32,
+        configs: BTreeMap<String, String>,
+    ) -> Result<Arc<TopicEntry>, ErrorCode> {
+        let _one_at_a_time = self.partitions.change.lock().await;
+        if self.partitions.topic(name).is_some() {
+            return Err(ErrorCode::TOPIC_ALREADY_EXISTS);
+        }
+        let (directory, owned) = (self.directory.clone(), name.to_owned());
+        let created = self
+            .config
+            .placement
+            .blocking(move || directory.create_topic(&owned, partitions, configs))
+            .await
+            .map_err(|error| error.error_code())?;
+        match created {
+            Ok(topic) => Ok(self.partitions.insert(topic)),
+            Err(error) => {
+                tracing::error!(topic = name, %error, "topic not created");
+                Err(ErrorCode::KAFKA_STORAGE_ERROR)
+            }
+        }
+    }
+
+    /// Deletes a topic with all its data.
+    pub(crate) async fn delete_topic(self: &Arc<Self>, name: &str) -> Result<(), ErrorCode> {
+        let _one_at_a_time = self.partitions.change.lock().await;
+        self.partitions.remove(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        let (directory, owned) = (self.directory.clone(), name.to_owned());
+        let deleted = self
+            .config
+            .placement
+            .blocking(move || directory.delete_topic(&owned))
+            .await
+            .map_err(|error| error.error_code())?;
+        deleted.map_err(|error| {
+            tracing::error!(topic = name, %error, "topic not deleted");
+            ErrorCode::KAFKA_STORAGE_ERROR
+        })
+    }
+
+    /// Creates one of the coordinators' topics unless it is there.
+    pub(crate) async fn ensure_internal_topic(
+        self: &Arc<Self>,
+        name: &'static str,
+    ) -> Result<Arc<TopicEntry>, BrokerError> {
+        if let Some(topic) = self.partitions.topic(name) {
+            return Ok(topic);
+        }
+        let partitions = match name {
+            TRANSACTION_STATE_TOPIC => self.config.transaction_state_log_num_partitions,
+            _ => self.config.offsets_topic_num_partitions,
+        };
+        let configs = BTreeMap::from([("cleanup.policy".to_owned(), "compact".to_owned())]);
+        self.create_topic(name, partitions, configs).await.map_err(|code| {
+            BrokerError::StorageFailed { reason: format!("{name} cannot be created: {code}") }
+        })
+    }
+}
+
+/// Whether a topic belongs to a coordinator.
+pub(crate) fn is_internal(name: &str) -> bool {
+    matches!(name, TRANSACTION_STATE_TOPIC | CONSUMER_OFFSETS_TOPIC)
+}
+
+/// The partition of an internal topic that holds a group or transactional id, as Kafka places it: Java's string
+/// hash without its sign, modulo the number of partitions.
+pub(crate) fn internal_partition_of(id: &str, partitions: i32) -> i32 {
+    let hash = id
+        .encode_utf16()
+        .fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    (hash & i32::MAX) % partitions.max(1)
+}
+
+/// Why Kafka refuses a topic name, if it does.
+pub(crate) fn invalid_topic_name(name: &str) -> Option<&'static str> {
+    match name {
+        "" => Some("the topic name is empty"),
+        "." | ".." => Some("the topic name cannot be '.' or '..'"),
+        _ if name.len() > 249 => Some("the topic name is longer than 249 characters"),
+        _ if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => None,
+        _ => Some("the topic name has a character other than ASCII letters, digits, '.', '_', '-'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_placed_as_java_places_them() {
+        // "hello".hashCode() is 99162322; "polygenelubricants".hashCode() is i32::MIN.
+        assert_eq!(internal_partition_of("hello", 50), 99_162_322 % 50);
+        assert_eq!(internal_partition_of("polygenelubricants", 50), 0);
+        assert_eq!(internal_partition_of("", 4), 0);
+    }
+
+    #[test]
+    fn topic_names_are_checked() {
+        assert_eq!(invalid_topic_name("orders.enriched_v-1"), None);
+        for bad in ["", ".", "..", "a/b", "a b", "ä", &"x".repeat(250)] {
+            assert!(invalid_topic_name(bad).is_some(), "{bad}");
+        }
+    }
+}
