@@ -1,0 +1,398 @@
+//! The `message!` macro: a table of fields in, a structure with decoder and encoder out.
+//!
+//! ```text
+//! message! {
+//!     /// What it asks for.
+//!     pub struct FooRequest(versions 1..=4, flexible 3..) {
+//!         group_id: String, in 0..;
+//!         instance: Option<String> = None, in 2.., null 2.., else dropped;
+//!         rack: String, in 3.., tag 0;
+//!     }
+//! }
+//! ```
+//!
+//! A row says: name, Rust type, default (else the type's own), the versions it is `in`, the
+//! versions in which it may be `null`, its `tag`. A field set to another value than its default
+//! in a version without it is an error, `else dropped` says that it may get lost. A structure
+//! without parentheses is part of another one and has that one's versions.
+//!
+//! Invariants: fields stand on the wire in the order of the table; tags ascend.
+//! Never: decides by anything but the version how a field is written.
+
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+
+use crate::primitives::{DecodeError, Decoder, EncodeError, Encoder, Form, Sampler, Wire};
+
+/// A structure that is sent or stored by itself, in versions.
+pub trait Message: Default + Clone + std::fmt::Debug + PartialEq + Wire {
+    /// The versions that can be read and written.
+    const VERSIONS: RangeInclusive<i16>;
+    /// The first flexible version; `i16::MAX` if there is none.
+    const FLEXIBLE_FROM: i16;
+    /// The structure's name.
+    const NAME: &'static str;
+
+    /// Writes the message in a version.
+    ///
+    /// # Errors
+    /// [`EncodeError`] if the message has no such version, or a value has no form in it.
+    fn encode(&self, encoder: &mut Encoder, version: i16) -> Result<(), EncodeError> {
+        if !Self::VERSIONS.contains(&version) {
+            return Err(EncodeError::Version {
+                message: Self::NAME,
+                version,
+            });
+        }
+        self.write(
+            encoder,
+            Form {
+                version,
+                flexible: version >= Self::FLEXIBLE_FROM,
+            },
+        )
+    }
+
+    /// Reads a message of a version. Bytes that follow it are left.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the message has no such version, or the bytes are none.
+    fn decode(decoder: &mut Decoder, version: i16) -> Result<Self, DecodeError> {
+        if !Self::VERSIONS.contains(&version) {
+            return Err(DecodeError::Version {
+                message: Self::NAME,
+                version,
+            });
+        }
+        Self::read(
+            decoder,
+            Form {
+                version,
+                flexible: version >= Self::FLEXIBLE_FROM,
+            },
+        )
+    }
+
+    /// The message behind its version as 16 bits: how keys and values of internal topics and the
+    /// group protocol's blobs are stored.
+    ///
+    /// # Errors
+    /// As [`Message::encode`].
+    fn to_versioned_bytes(&self, version: i16) -> Result<Bytes, EncodeError> {
+        let mut encoder = Encoder::new();
+        encoder.i16(version);
+        self.encode(&mut encoder, version)?;
+        Ok(encoder.finish().into_contiguous())
+    }
+
+    /// Reads what [`Message::to_versioned_bytes`] wrote: the version and the message.
+    ///
+    /// # Errors
+    /// As [`Message::decode`].
+    fn from_versioned_bytes(bytes: Bytes) -> Result<(i16, Self), DecodeError> {
+        let mut decoder = Decoder::from_bytes(bytes);
+        let version = decoder.i16()?;
+        Ok((version, Self::decode(&mut decoder, version)?))
+    }
+}
+
+/// One row of a table, seen in one version.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    pub message: &'static str,
+    pub field: &'static str,
+    pub present: bool,
+    pub nullable: bool,
+    pub dropped: bool,
+    pub tag: Option<u32>,
+}
+
+impl Column {
+    /// The fewest bytes that the field takes.
+    #[inline]
+    pub fn min_bytes<T: Wire>(&self, form: Form, _type: impl FnOnce() -> T) -> usize {
+        if self.present && self.tag.is_none() {
+            T::min_bytes(form)
+        } else {
+            0
+        }
+    }
+
+    /// Writes the field if it is an untagged one of this version.
+    #[inline]
+    pub fn write<T: Wire + PartialEq>(
+        &self,
+        value: &T,
+        default: impl FnOnce() -> T,
+        encoder: &mut Encoder,
+        form: Form,
+    ) -> Result<(), EncodeError> {
+        let Self { message, field, .. } = *self;
+        if !self.present {
+            if !self.dropped && *value != default() {
+                return Err(EncodeError::Unsupported {
+                    message,
+                    field,
+                    version: form.version,
+                });
+            }
+            return Ok(());
+        }
+        if value.is_null() && !self.nullable {
+            return Err(EncodeError::Null {
+                message,
+                field,
+                version: form.version,
+            });
+        }
+        if self.tag.is_none() {
+            value.write(encoder, form)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the field is a tagged one that must be written, because it is not the default.
+    #[inline]
+    pub fn is_tagged<T: Wire + PartialEq>(&self, value: &T, default: impl FnOnce() -> T) -> bool {
+        self.present && self.tag.is_some() && *value != default()
+    }
+
+    /// Writes the field if it is a tagged one that must be written.
+    #[inline]
+    pub fn write_tagged<T: Wire + PartialEq>(
+        &self,
+        value: &T,
+        default: impl FnOnce() -> T,
+        encoder: &mut Encoder,
+        form: Form,
+    ) -> Result<(), EncodeError> {
+        match self.tag {
+            Some(tag) if self.is_tagged(value, default) => {
+                encoder.tagged(tag, |encoder| value.write(encoder, form))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the field if it is an untagged one of this version.
+    #[inline]
+    pub fn read<T: Wire>(
+        &self,
+        value: &mut T,
+        decoder: &mut Decoder,
+        form: Form,
+    ) -> Result<(), DecodeError> {
+        if self.present && self.tag.is_none() {
+            self.fill(value, decoder, form)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Reads the field if `tag` is its own; says whether it was.
+    #[inline]
+    pub fn read_tagged<T: Wire>(
+        &self,
+        tag: u32,
+        size: usize,
+        value: &mut T,
+        decoder: &mut Decoder,
+        form: Form,
+    ) -> Result<bool, DecodeError> {
+        if !self.present || self.tag != Some(tag) {
+            return Ok(false);
+        }
+        let before = decoder.remaining();
+        self.fill(value, decoder, form)?;
+        let taken = before - decoder.remaining();
+        if taken != size {
+            let error = DecodeError::TagSize { tag, size, taken };
+            return Err(error.in_field(self.message, self.field));
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn fill<T: Wire>(
+        &self,
+        value: &mut T,
+        decoder: &mut Decoder,
+        form: Form,
+    ) -> Result<(), DecodeError> {
+        *value = match T::read(decoder, form) {
+            Ok(read) if read.is_null() && !self.nullable => {
+                return Err(DecodeError::Null { what: "field" }.in_field(self.message, self.field));
+            }
+            Ok(read) => read,
+            Err(error) => return Err(error.in_field(self.message, self.field)),
+        };
+        Ok(())
+    }
+
+    /// Makes up a value for the field if this version has it.
+    pub fn sample<T: Wire>(&self, value: &mut T, sampler: &mut Sampler, form: Form) {
+        while self.present {
+            *value = T::sample(sampler, form);
+            if self.nullable || !value.is_null() {
+                return;
+            }
+        }
+    }
+}
+
+/// Declares messages and their parts as tables; see the module's text.
+#[macro_export]
+macro_rules! message {
+    ($(
+        $(#[$doc:meta])*
+        pub struct $name:ident $((versions $versions:expr $(, flexible $flexible:literal ..)?))? {
+            $(
+                $(#[$field_doc:meta])*
+                $field:ident: $type:ty $(= $default:expr)?, in $in:expr
+                $(, null $null:expr)? $(, tag $tag:literal)? $(, else $dropped:ident)?;
+            )*
+        }
+    )+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {$(
+            $(#[$field_doc])*
+            #[doc = concat!("In versions `", stringify!($in), "`.")]
+            pub $field: $type,
+        )*}
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $crate::message!(@default $($default)?),)* }
+            }
+        }
+
+        impl $crate::Wire for $name {
+            fn min_bytes(form: $crate::Form) -> usize {
+                let mut bytes = usize::from(form.flexible);
+                $(bytes += $crate::message!(
+                    @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
+                ).min_bytes(form, || -> $type { $crate::message!(@default $($default)?) });)*
+                bytes
+            }
+
+            fn write(
+                &self,
+                encoder: &mut $crate::Encoder,
+                form: $crate::Form,
+            ) -> Result<(), $crate::EncodeError> {
+                let mut tags = 0;
+                $(
+                    let column = $crate::message!(
+                        @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
+                    );
+                    let default = || -> $type { $crate::message!(@default $($default)?) };
+                    column.write(&self.$field, default, encoder, form)?;
+                    tags += u32::from(column.is_tagged(&self.$field, default));
+                )*
+                if form.flexible {
+                    encoder.unsigned_varint(tags);
+                    $($crate::message!(
+                        @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
+                    ).write_tagged(
+                        &self.$field,
+                        || -> $type { $crate::message!(@default $($default)?) },
+                        encoder,
+                        form,
+                    )?;)*
+                }
+                Ok(())
+            }
+
+            fn read(
+                decoder: &mut $crate::Decoder,
+                form: $crate::Form,
+            ) -> Result<Self, $crate::DecodeError> {
+                let mut value = Self::default();
+                $($crate::message!(
+                    @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
+                ).read(&mut value.$field, decoder, form)?;)*
+                let tags = if form.flexible { decoder.unsigned_varint()? } else { 0 };
+                for _ in 0..tags {
+                    let tag = decoder.unsigned_varint()?;
+                    let size = decoder.unsigned_varint()? as usize;
+                    let known = false $(|| $crate::message!(
+                        @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
+                    ).read_tagged(tag, size, &mut value.$field, decoder, form)?)*;
+                    if !known {
+                        decoder.skip(size)?;
+                    }
+                }
+                Ok(value)
+            }
+
+            fn sample(sampler: &mut $crate::Sampler, form: $crate::Form) -> Self {
+                let mut value = Self::default();
+                $($crate::message!(
+                    @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
+                ).sample(&mut value.$field, sampler, form);)*
+                value
+            }
+        }
+
+        $crate::message!(@message $name $([$versions] [$($flexible)?])?);
+    )+};
+
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
+
+    (@column $form:ident, $name:ident, $field:ident,
+        [$in:expr] [$($null:expr)?] [$($tag:literal)?] [$($dropped:ident)?]
+    ) => {
+        $crate::schema::Column {
+            message: stringify!($name),
+            field: stringify!($field),
+            present: ($in).contains(&$form.version),
+            nullable: false $(|| ($null).contains(&$form.version))?,
+            dropped: false $(|| stringify!($dropped) == "dropped")?,
+            tag: $crate::message!(@tag $($tag)?),
+        }
+    };
+    (@tag) => { None };
+    (@tag $tag:literal) => { Some($tag) };
+
+    // A part of another structure: null is one byte of -1 before it.
+    (@message $name:ident) => {
+        impl $crate::Nullable for $name {
+            fn nullable_min_bytes(_form: $crate::Form) -> usize {
+                1
+            }
+
+            fn write_nullable(
+                value: Option<&Self>,
+                encoder: &mut $crate::Encoder,
+                form: $crate::Form,
+            ) -> Result<(), $crate::EncodeError> {
+                encoder.i8(if value.is_some() { 1 } else { -1 });
+                value.map_or(Ok(()), |value| $crate::Wire::write(value, encoder, form))
+            }
+
+            fn read_nullable(
+                decoder: &mut $crate::Decoder,
+                form: $crate::Form,
+            ) -> Result<Option<Self>, $crate::DecodeError> {
+                if decoder.i8()? < 0 {
+                    return Ok(None);
+                }
+                $crate::Wire::read(decoder, form).map(Some)
+            }
+        }
+    };
+    (@message $name:ident [$versions:expr] [$($flexible:literal)?]) => {
+        impl $crate::Message for $name {
+            const VERSIONS: std::ops::RangeInclusive<i16> = $versions;
+            const FLEXIBLE_FROM: i16 = $crate::message!(@flexible $($flexible)?);
+            const NAME: &'static str = stringify!($name);
+        }
+    };
+    (@flexible) => { i16::MAX };
+    (@flexible $flexible:literal) => { $flexible };
+}
