@@ -138,6 +138,7 @@ proptest! {
                 transactional: true,
                 control: false,
                 partition_leader_epoch: 6,
+                delete_horizon: false,
                 producer_id: 4,
                 producer_epoch: 1,
                 timestamp_type: oracle::TimestampType::Creation,
