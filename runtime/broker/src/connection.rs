@@ -18,21 +18,43 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
+
+/// What a connection and its requests tell each other.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The newest request that has given up its turn.
+    released: AtomicU64,
+    /// No more requests come: the other end has gone, or the node is draining.
+    ending: AtomicBool,
+}
 
 /// A request's right to keep the next one from beginning.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    released: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     number: u64,
 }
 
 impl Turn {
     /// Gives the turn up.
     pub(crate) fn release(&self) {
-        self.released.fetch_max(self.number, Ordering::Relaxed);
+        self.shared.released.fetch_max(self.number, Ordering::Relaxed);
+    }
+
+    /// Ends when the connection takes no more requests. It needs no waker: the connection polls every request
+    /// again after that.
+    pub(crate) async fn ending(&self) {
+        poll_fn(|_| {
+            if self.shared.ending.load(Ordering::Relaxed) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
     }
 }
 
@@ -58,7 +80,7 @@ struct Connection {
     peer: Arc<str>,
     reached_at: Option<SocketAddr>,
     in_flight: VecDeque<Slot>,
-    released: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     begun: u64,
     open: bool,
 }
@@ -78,7 +100,7 @@ pub(crate) async fn serve(
         peer,
         reached_at,
         in_flight: VecDeque::new(),
-        released: Arc::new(AtomicU64::new(0)),
+        shared: Arc::default(),
         begun: 0,
         open: true,
     };
@@ -97,6 +119,7 @@ impl Connection {
         while self.open || !self.in_flight.is_empty() {
             if !self.open {
                 incoming = None;
+                self.shared.ending.store(true, Ordering::Relaxed);
             }
             let step = poll_fn(|task| {
                 if !drains && draining.as_mut().poll(task).is_ready() {
@@ -125,7 +148,7 @@ impl Connection {
 
     fn begin(&mut self, frame: Frame) {
         self.begun += 1;
-        let turn = Turn { released: self.released.clone(), number: self.begun };
+        let turn = Turn { shared: self.shared.clone(), number: self.begun };
         let request = dispatch::begin(&self.node, &self.peer, self.reached_at, turn, frame);
         self.in_flight.push_back(Slot::Waits(request));
     }
@@ -149,7 +172,7 @@ impl Connection {
             return Poll::Ready(Step::Leave(outcome));
         }
         let room = self.in_flight.len() < self.node.config.connection_in_flight_max
-            && self.released.load(Ordering::Relaxed) >= self.begun;
+            && self.shared.released.load(Ordering::Relaxed) >= self.begun;
         match incoming {
             Some(incoming) if room => match incoming.poll_recv(task) {
                 Poll::Ready(Some(frame)) => Poll::Ready(Step::Begin(frame)),

@@ -46,6 +46,11 @@ impl RequestContext {
         self.turn.release();
     }
 
+    /// Ends when the connection takes no more requests: nothing is worth waiting for any longer.
+    pub(crate) async fn ending(&self) {
+        self.turn.ending().await;
+    }
+
     /// The request gets no answer (acks 0).
     pub(crate) fn answer_nothing(&self) {
         self.ending.fetch_max(SILENT, Ordering::Relaxed);

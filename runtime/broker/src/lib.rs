@@ -20,8 +20,10 @@ mod listener;
 mod node;
 mod partition;
 mod sync_loop;
+mod topic_settings;
 mod topics;
 mod transaction;
+mod verification;
 
 pub use broker::Broker;
 pub use clock::Clock;

@@ -6,11 +6,11 @@
 
 use crate::connection;
 use crate::node::{Node, Stage};
-use crate::{BrokerConfig, BrokerError};
+use crate::BrokerError;
 use bytes::{Buf, Bytes, BytesMut};
 use millstream_protocol::Frame;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -12,3 +12,26 @@ pub(crate) mod fetch;
 pub(crate) mod list_offsets;
 pub(crate) mod metadata;
 pub(crate) mod produce;
+
+use millstream_protocol::ErrorCode;
+
+/// The leader epoch of every partition: there is one broker, and it never changes its mind.
+pub(crate) const LEADER_EPOCH: i32 = 0;
+/// Replicas of every partition.
+pub(crate) const REPLICATION_FACTOR: i16 = 1;
+/// Everything that may be done to a topic, as Kafka's bits: read, write, create, delete, alter, describe,
+/// describe configs, alter configs.
+pub(crate) const TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+/// Everything that may be done to the cluster: create, alter, describe, cluster action, describe configs, alter
+/// configs, idempotent write.
+pub(crate) const CLUSTER_OPERATIONS: i32 =
+    1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+
+/// Compares the leader epoch that a client believes in with ours; -1 asks for no check.
+pub(crate) fn check_leader_epoch(theirs: i32) -> Result<(), ErrorCode> {
+    match theirs {
+        ..0 | LEADER_EPOCH => Ok(()),
+        _ => Err(ErrorCode::UNKNOWN_LEADER_EPOCH),
+    }
+}

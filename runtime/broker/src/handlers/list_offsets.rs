@@ -1,0 +1,80 @@
+//! ListOffsets 1–11.
+//!
+//! Deviations: none of the tiers that some of the special timestamps ask about exists, so they find nothing.
+//!
+//! Invariants: never answers an offset beyond what the isolation level may read.
+//! Never: waits.
+
+use super::{LEADER_EPOCH, check_leader_epoch};
+use crate::dispatch::RequestContext;
+use crate::node::Node;
+use millstream_protocol::ErrorCode;
+use millstream_protocol::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use millstream_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
+use std::sync::Arc;
+
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const EARLIEST_PENDING_UPLOAD: i64 = -6;
+/// `isolation_level` of a reader of committed data.
+const READ_COMMITTED: i8 = 1;
+
+/// Answers each partition.
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    _context: &RequestContext,
+    request: ListOffsetsRequest,
+) -> ListOffsetsResponse {
+    let committed = request.isolation_level == READ_COMMITTED;
+    let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|partition| match look_up(node, &topic.name, partition, committed) {
+                Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
+                    partition_index: partition.partition_index,
+                    error_code: ErrorCode::NONE,
+                    timestamp,
+                    offset,
+                    leader_epoch: if offset < 0 { -1 } else { LEADER_EPOCH },
+                },
+                Err(error_code) => ListOffsetsPartitionResponse {
+                    partition_index: partition.partition_index,
+                    error_code,
+                    ..Default::default()
+                },
+            })
+            .collect(),
+        name: topic.name,
+    });
+    ListOffsetsResponse { topics: topics.collect(), ..Default::default() }
+}
+
+/// Offset and timestamp; -1 for both where there is nothing.
+fn look_up(
+    node: &Node,
+    topic: &str,
+    asked: &ListOffsetsPartition,
+    committed: bool,
+) -> Result<(i64, i64), ErrorCode> {
+    let partition = node
+        .partition(topic, asked.partition_index)
+        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    check_leader_epoch(asked.current_leader_epoch)?;
+    let offsets = partition.offsets();
+    let end = if committed { offsets.last_stable } else { offsets.high_watermark };
+    let found = match asked.timestamp {
+        LATEST => return Ok((end, -1)),
+        EARLIEST | EARLIEST_LOCAL => return Ok((offsets.log_start, -1)),
+        LATEST_TIERED | EARLIEST_PENDING_UPLOAD => None,
+        MAX_TIMESTAMP => partition.log().offset_of_max_timestamp(),
+        timestamp if timestamp >= 0 => partition.log().offset_for_timestamp(timestamp),
+        _ => return Err(ErrorCode::UNSUPPORTED_VERSION),
+    };
+    Ok(found.filter(|(offset, _)| *offset < end).unwrap_or((-1, -1)))
+}

@@ -1,0 +1,123 @@
+//! Metadata 0–13: the one broker, its topics, and topics created on first use.
+//!
+//! Deviations: a topic created on first use is answered at once, without LEADER_NOT_AVAILABLE first.
+//!
+//! Invariants: this node leads every partition, at leader epoch 0.
+//! Never: creates an internal topic or one with an invalid name.
+
+use super::{CLUSTER_OPERATIONS, LEADER_EPOCH, TOPIC_OPERATIONS};
+use crate::dispatch::RequestContext;
+use crate::node::Node;
+use crate::topics::{TopicEntry, invalid_topic_name, is_internal};
+use millstream_protocol::messages::metadata::{
+    MetadataRequestTopic, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use millstream_protocol::messages::{MetadataRequest, MetadataResponse};
+use millstream_protocol::{ErrorCode, Uuid};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Answers with the topics asked for, or all of them.
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    context: &RequestContext,
+    request: MetadataRequest,
+) -> MetadataResponse {
+    let operations = request.include_topic_authorized_operations;
+    let create = node.config.auto_create_topics_enable && request.allow_auto_topic_creation;
+    let mut topics = Vec::new();
+    match request.topics {
+        Some(asked) if context.api_version > 0 || !asked.is_empty() => {
+            for topic in asked {
+                topics.push(match find(node, &topic, create).await {
+                    Ok(entry) => describe(node, &entry, operations),
+                    Err(error_code) => missing(context, topic, error_code),
+                });
+            }
+        }
+        _ => {
+            let all = node.partitions.topics();
+            topics.extend(all.iter().map(|entry| describe(node, entry, operations)));
+        }
+    }
+    let (host, port) = node.advertised(context.reached_at);
+    let cluster_operations = request.include_cluster_authorized_operations;
+    MetadataResponse {
+        brokers: vec![MetadataResponseBroker {
+            node_id: node.config.node_id,
+            host,
+            port,
+            rack: None,
+        }],
+        cluster_id: Some(node.directory.cluster_id().to_owned()),
+        controller_id: node.config.node_id,
+        topics,
+        cluster_authorized_operations: if cluster_operations {
+            CLUSTER_OPERATIONS
+        } else {
+            i32::MIN
+        },
+        ..Default::default()
+    }
+}
+
+async fn find(
+    node: &Arc<Node>,
+    topic: &MetadataRequestTopic,
+    create: bool,
+) -> Result<Arc<TopicEntry>, ErrorCode> {
+    if topic.topic_id != Uuid::ZERO {
+        return node.partitions.topic_by_id(topic.topic_id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID);
+    }
+    let name = topic.name.as_deref().unwrap_or_default();
+    if let Some(entry) = node.partitions.topic(name) {
+        return Ok(entry);
+    }
+    if invalid_topic_name(name).is_some() {
+        return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
+    }
+    if !create || is_internal(name) {
+        return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    }
+    match node.create_topic(name, node.config.num_partitions, BTreeMap::new()).await {
+        Err(ErrorCode::TOPIC_ALREADY_EXISTS) => {
+            node.partitions.topic(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+        }
+        created => created,
+    }
+}
+
+fn missing(
+    context: &RequestContext,
+    topic: MetadataRequestTopic,
+    error_code: ErrorCode,
+) -> MetadataResponseTopic {
+    let named = topic.name.is_some() || context.api_version >= 12;
+    MetadataResponseTopic {
+        error_code,
+        name: if named { topic.name } else { Some(String::new()) },
+        topic_id: topic.topic_id,
+        ..Default::default()
+    }
+}
+
+fn describe(node: &Node, entry: &TopicEntry, operations: bool) -> MetadataResponseTopic {
+    let replicas = vec![node.config.node_id];
+    let partition = |partition_index| MetadataResponsePartition {
+        error_code: ErrorCode::NONE,
+        partition_index,
+        leader_id: node.config.node_id,
+        leader_epoch: LEADER_EPOCH,
+        replica_nodes: replicas.clone(),
+        isr_nodes: replicas.clone(),
+        offline_replicas: Vec::new(),
+    };
+    MetadataResponseTopic {
+        error_code: ErrorCode::NONE,
+        name: Some(entry.name.to_string()),
+        topic_id: entry.id,
+        is_internal: entry.is_internal(),
+        partitions: (0..).take(entry.partitions.len()).map(partition).collect(),
+        topic_authorized_operations: if operations { TOPIC_OPERATIONS } else { i32::MIN },
+    }
+}
