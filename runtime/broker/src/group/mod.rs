@@ -3,6 +3,13 @@
 //! Invariants: see the machine.
 //! Never: knows connections.
 
+mod event;
+mod machine;
+mod member;
+mod rebalance;
+mod state;
+mod subscription;
+
 use crate::node::Node;
 use crate::{BrokerConfig, BrokerError};
 use std::sync::{Arc, Weak};
