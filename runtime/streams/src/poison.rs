@@ -1,0 +1,56 @@
+//! What becomes of a record that cannot be processed, and the headers that it carries into the dead-letter topic.
+//!
+//! Invariants: key, value, timestamp and headers of a dead letter are those of the record; it is part of the transaction
+//! that commits the record's offset.
+//! Never: drops a record silently; a skipped one is counted and logged.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// What to do with a record that cannot be deserialised, or that an operator refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoisonPolicy {
+    /// Stop with an error that names topic, partition and offset (default, as in Kafka Streams).
+    #[default]
+    Fail,
+    /// Count it, log it, go on.
+    Skip,
+    /// Write it to this topic, unchanged, with Kafka's six `__streams.errors.*` headers
+    /// (`errors.dead.letter.queue.topic.name`, KIP-1034).
+    DeadLetter(Arc<str>),
+}
+
+impl PoisonPolicy {
+    /// Write poison records to `topic`.
+    pub fn dead_letter(topic: impl Into<Arc<str>>) -> Self {
+        Self::DeadLetter(topic.into())
+    }
+}
+
+/// The six headers of KIP-1034, as UTF-8 text, partition and offset in decimal.
+pub(crate) fn error_headers(
+    operator: &str,
+    cause: &(dyn std::error::Error + Send + Sync),
+    topic: &str,
+    partition: i32,
+    offset: i64,
+) -> Vec<(&'static str, Option<Bytes>)> {
+    let text = |text: String| Some(Bytes::from(text.into_bytes()));
+    let mut chain = format!("{operator}: {cause}");
+    let mut source = cause.source();
+    while let Some(inner) = source {
+        chain.push_str("\ncaused by: ");
+        chain.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    vec![
+        ("__streams.errors.exception", text(operator.to_owned())),
+        ("__streams.errors.message", text(cause.to_string())),
+        ("__streams.errors.stacktrace", text(chain)),
+        ("__streams.errors.topic", text(topic.to_owned())),
+        ("__streams.errors.partition", text(partition.to_string())),
+        ("__streams.errors.offset", text(offset.to_string())),
+    ]
+}
