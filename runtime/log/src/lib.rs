@@ -4,8 +4,12 @@
 //! acknowledged, names the same bytes for ever.
 //! Never: runs async code, starts threads, reads a clock.
 
+pub mod durability;
 pub mod error;
+pub mod journal;
 pub mod storage;
 
+pub use durability::{Durability, UnknownDurability};
 pub use error::LogError;
+pub use journal::Journal;
 pub use storage::{DiskStorage, FaultyStorage, MemoryStorage, OpenMode, Storage, StorageFile};

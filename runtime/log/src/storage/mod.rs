@@ -125,3 +125,6 @@ pub fn replace_file(storage: &dyn Storage, path: &Path, content: &[u8]) -> io::R
     storage.rename(temporary, path)?;
     storage.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
+
+#[cfg(test)]
+mod tests;
