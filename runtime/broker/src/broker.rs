@@ -25,7 +25,8 @@ pub struct Broker {
 impl Broker {
     /// Opens the directory, recovers it, loads the coordinators and starts the background loops.
     ///
-    /// Awaits disk work. Not cancellation-safe: dropped early, the directory may stay locked until that work ends.
+    /// Awaits disk work. Not cancellation-safe: dropped early, the directory may stay locked until
+    /// that work ends.
     pub async fn open(
         storage: Arc<dyn Storage>,
         config: BrokerConfig,
@@ -57,7 +58,8 @@ impl Broker {
         let node = &self.node;
         node.ensure_internal_topic(TRANSACTION_STATE_TOPIC).await?;
         node.ensure_internal_topic(CONSUMER_OFFSETS_TOPIC).await?;
-        // Groups first: finishing a prepared transaction decides offsets that must be there already.
+        // Groups first: finishing a prepared transaction decides offsets that must be there
+        // already.
         node.groups.load(node).await?;
         node.transactions.load(node).await
     }
@@ -72,8 +74,8 @@ impl Broker {
 
     /// Serves one connection until `incoming` closes and its requests are answered, in their order.
     ///
-    /// `peer` names the other end in logs and group descriptions. Dropping the future cuts requests that are
-    /// under way, as a crash would.
+    /// `peer` names the other end in logs and group descriptions. Dropping the future cuts requests
+    /// that are under way, as a crash would.
     pub async fn serve(
         &self,
         incoming: mpsc::Receiver<Frame>,
@@ -83,8 +85,8 @@ impl Broker {
         connection::serve(self.node.clone(), incoming, outgoing, peer.into(), None).await;
     }
 
-    /// Accepts TCP connections at `address` until the broker stops; port 0 picks a free one. Returns the bound
-    /// address. Fails when the address cannot be bound.
+    /// Accepts TCP connections at `address` until the broker stops; port 0 picks a free one.
+    /// Returns the bound address. Fails when the address cannot be bound.
     pub async fn listen(&self, address: SocketAddr) -> Result<SocketAddr, BrokerError> {
         if self.node.stage() != Stage::Running {
             return Err(BrokerError::Stopped);
@@ -92,8 +94,8 @@ impl Broker {
         listener::listen(&self.node, address).await
     }
 
-    /// Stops in order: no new requests, those under way get up to five seconds, then everything is synced and the
-    /// directory is marked as cleanly closed. A second call does nothing.
+    /// Stops in order: no new requests, those under way get up to five seconds, then everything is
+    /// synced and the directory is marked as cleanly closed. A second call does nothing.
     pub async fn close(&self) -> Result<(), BrokerError> {
         let node = &self.node;
         match node.stage() {
@@ -101,12 +103,18 @@ impl Broker {
             Stage::Draining | Stage::Stopped => return Ok(()),
             Stage::Halted => return Err(BrokerError::Stopped),
         }
-        if tokio::time::timeout(DRAIN_TIMEOUT, node.connections_gone()).await.is_err() {
+        if tokio::time::timeout(DRAIN_TIMEOUT, node.connections_gone())
+            .await
+            .is_err()
+        {
             tracing::warn!("requests are still under way: their connections are cut");
         }
         node.advance(Stage::Stopped);
         let (directory, now_ms) = (node.directory.clone(), node.now_ms());
-        node.config.placement.blocking(move || directory.close(now_ms)).await??;
+        node.config
+            .placement
+            .blocking(move || directory.close(now_ms))
+            .await??;
         Ok(())
     }
 

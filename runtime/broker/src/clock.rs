@@ -1,4 +1,5 @@
-//! The broker's clock: wall time as a base plus tokio's elapsed time, so that virtual time moves it too.
+//! The broker's clock: wall time as a base plus tokio's elapsed time, so that virtual time moves it
+//! too.
 //!
 //! Invariants: never goes backwards while the process runs.
 //! Never: jumps with the machine's wall clock (a step of an hour aborts no transaction).
@@ -15,15 +16,23 @@ pub struct Clock {
 impl Clock {
     /// A clock that starts at the machine's wall time.
     pub fn system() -> Self {
-        #[expect(clippy::disallowed_methods, reason = "the seam itself: the only look at wall time")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the seam itself: the only look at wall time"
+        )]
         let now = std::time::SystemTime::now();
-        let since_epoch = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = now
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
         Self::starting_at(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
     }
 
     /// A clock that shows `base_ms` now and runs with tokio's time, which a simulation controls.
     pub fn starting_at(base_ms: i64) -> Self {
-        Self { base_ms, started: Instant::now() }
+        Self {
+            base_ms,
+            started: Instant::now(),
+        }
     }
 
     /// Milliseconds since the Unix epoch.

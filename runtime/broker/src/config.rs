@@ -1,4 +1,5 @@
-//! The broker's settings, named as Kafka names them, with Kafka's defaults unless the comment says otherwise.
+//! The broker's settings, named as Kafka names them, with Kafka's defaults unless the comment says
+//! otherwise.
 //!
 //! Invariants: a value that cannot work is refused at open, with the setting's name.
 //! Never: read after open from anywhere but the `Node`.
@@ -12,8 +13,8 @@ use std::time::Duration;
 pub enum Placement {
     /// The journal is synced on a thread of its own, other disk work on tokio's blocking threads.
     Threads,
-    /// Everything runs on the caller's runtime: for simulations in virtual time. Each sync takes `sync_delay`
-    /// of that time.
+    /// Everything runs on the caller's runtime: for simulations in virtual time. Each sync takes
+    /// `sync_delay` of that time.
     Runtime {
         /// How long a sync of the journal takes in virtual time.
         sync_delay: Duration,
@@ -25,19 +26,21 @@ pub enum Placement {
 pub struct BrokerConfig {
     /// `node.id`. Default 1.
     pub node_id: i32,
-    /// The cluster id of a fresh directory; `None` draws one from `seed` and the clock. An existing directory
-    /// must have this one.
+    /// The cluster id of a fresh directory; `None` draws one from `seed` and the clock. An existing
+    /// directory must have this one.
     pub cluster_id: Option<String>,
-    /// `advertised.listeners`: host and port that Metadata answers with. `None`: the address that the client
-    /// itself connected to.
+    /// `advertised.listeners`: host and port that Metadata answers with. `None`: the address that
+    /// the client itself connected to.
     pub advertised: Option<(String, u16)>,
-    /// What an acknowledgement promises. Default `sync`: it survives a power cut (Kafka's default is `os`).
+    /// What an acknowledgement promises. Default `sync`: it survives a power cut (Kafka's default
+    /// is `os`).
     pub durability: Durability,
     /// Where blocking work runs. Default: threads.
     pub placement: Placement,
     /// The clock. Default: the machine's wall time at start plus elapsed time.
     pub clock: Clock,
-    /// Seeds everything that is random (member ids, topic ids of a fresh directory). Default: from the clock.
+    /// Seeds everything that is random (member ids, topic ids of a fresh directory). Default: from
+    /// the clock.
     pub seed: Option<u64>,
     /// `auto.create.topics.enable`: Metadata and Produce create a missing topic. Default true.
     pub auto_create_topics_enable: bool,
@@ -55,11 +58,13 @@ pub struct BrokerConfig {
     pub connections_max: usize,
     /// `log.retention.check.interval.ms`. Default 300,000.
     pub log_retention_check_interval_ms: i64,
-    /// How often partition files are synced and the journal is recycled. Default 10,000. No setting in Kafka.
+    /// How often partition files are synced and the journal is recycled. Default 10,000. No setting
+    /// in Kafka.
     pub checkpoint_interval_ms: i64,
     /// `producer.id.expiration.ms`. Default 86,400,000.
     pub producer_id_expiration_ms: i64,
-    /// `transaction.state.log.num.partitions`. Default 4 (Kafka: 50); fixed when the directory is created.
+    /// `transaction.state.log.num.partitions`. Default 4 (Kafka: 50); fixed when the directory is
+    /// created.
     pub transaction_state_log_num_partitions: i32,
     /// `transaction.max.timeout.ms`. Default 900,000.
     pub transaction_max_timeout_ms: i32,
@@ -83,7 +88,8 @@ pub struct BrokerConfig {
     pub group_min_session_timeout_ms: i32,
     /// `group.max.session.timeout.ms`. Default 1,800,000.
     pub group_max_session_timeout_ms: i32,
-    /// `group.initial.rebalance.delay.ms`. Default 0 (Kafka: 3,000): a single node has nothing to wait for.
+    /// `group.initial.rebalance.delay.ms`. Default 0 (Kafka: 3,000): a single node has nothing to
+    /// wait for.
     pub group_initial_rebalance_delay_ms: i32,
     /// `group.max.size`. Default unlimited.
     pub group_max_size: usize,
@@ -133,19 +139,31 @@ impl BrokerConfig {
         let positive: [(&'static str, i64); 9] = [
             ("num.partitions", self.num_partitions.into()),
             ("message.max.bytes", self.message_max_bytes.into()),
-            ("log.retention.check.interval.ms", self.log_retention_check_interval_ms),
+            (
+                "log.retention.check.interval.ms",
+                self.log_retention_check_interval_ms,
+            ),
             ("checkpoint.interval.ms", self.checkpoint_interval_ms),
             (
                 "transaction.state.log.num.partitions",
                 self.transaction_state_log_num_partitions.into(),
             ),
-            ("transaction.max.timeout.ms", self.transaction_max_timeout_ms.into()),
+            (
+                "transaction.max.timeout.ms",
+                self.transaction_max_timeout_ms.into(),
+            ),
             (
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms",
                 self.transaction_abort_timed_out_scan_ms,
             ),
-            ("offsets.topic.num.partitions", self.offsets_topic_num_partitions.into()),
-            ("offsets.retention.check.interval.ms", self.offsets_retention_check_interval_ms),
+            (
+                "offsets.topic.num.partitions",
+                self.offsets_topic_num_partitions.into(),
+            ),
+            (
+                "offsets.retention.check.interval.ms",
+                self.offsets_retention_check_interval_ms,
+            ),
         ];
         for (name, value) in positive {
             if value <= 0 {
@@ -169,16 +187,17 @@ impl BrokerConfig {
 }
 
 impl Placement {
-    /// Runs blocking disk work where it belongs. Not cancellation-safe: the work goes on if the future is dropped.
+    /// Runs blocking disk work where it belongs. Not cancellation-safe: the work goes on if the
+    /// future is dropped.
     pub(crate) async fn blocking<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, BrokerError> {
         match self {
             Self::Runtime { .. } => Ok(work()),
-            Self::Threads => {
-                tokio::task::spawn_blocking(work).await.map_err(|_| BrokerError::Stopped)
-            }
+            Self::Threads => tokio::task::spawn_blocking(work)
+                .await
+                .map_err(|_| BrokerError::Stopped),
         }
     }
 }

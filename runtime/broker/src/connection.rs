@@ -4,10 +4,12 @@
 //! incoming ─▶ begin ─▶ [r1 waits][r2 waits][r3 has the turn] ─▶ outgoing, r1 first
 //! ```
 //!
-//! The newest request has the turn until it ends or gives it up; only then does the next one begin. So two Produce
-//! requests append in order and wait for one sync together, and a Fetch that waits for data holds up nobody.
+//! The newest request has the turn until it ends or gives it up; only then does the next one begin.
+//! So two Produce requests append in order and wait for one sync together, and a Fetch that waits
+//! for data holds up nobody.
 //!
-//! Invariants: a request that has begun runs to its end even if its connection goes; only halt cuts it.
+//! Invariants: a request that has begun runs to its end even if its connection goes; only halt cuts
+//! it.
 //! Never: looks into a request.
 
 use crate::dispatch::{self, Outcome, Pending};
@@ -41,11 +43,13 @@ pub(crate) struct Turn {
 impl Turn {
     /// Gives the turn up.
     pub(crate) fn release(&self) {
-        self.shared.released.fetch_max(self.number, Ordering::Relaxed);
+        self.shared
+            .released
+            .fetch_max(self.number, Ordering::Relaxed);
     }
 
-    /// Ends when the connection takes no more requests. It needs no waker: the connection polls every request
-    /// again after that.
+    /// Ends when the connection takes no more requests. It needs no waker: the connection polls
+    /// every request again after that.
     pub(crate) async fn ending(&self) {
         poll_fn(|_| {
             if self.shared.ending.load(Ordering::Relaxed) {
@@ -148,21 +152,27 @@ impl Connection {
 
     fn begin(&mut self, frame: Frame) {
         self.begun += 1;
-        let turn = Turn { shared: self.shared.clone(), number: self.begun };
+        let turn = Turn {
+            shared: self.shared.clone(),
+            number: self.begun,
+        };
         let request = dispatch::begin(&self.node, &self.peer, self.reached_at, turn, frame);
         self.in_flight.push_back(Slot::Waits(request));
     }
 
-    /// Lets every request go on, then says what is next: the oldest one's end before a new one's beginning.
+    /// Lets every request go on, then says what is next: the oldest one's end before a new one's
+    /// beginning.
     fn poll_step(
         &mut self,
         task: &mut Context<'_>,
         incoming: Option<&mut mpsc::Receiver<Frame>>,
     ) -> Poll<Step> {
+        let mut closes = false;
         for slot in &mut self.in_flight {
             if let Slot::Waits(request) = slot
                 && let Poll::Ready(outcome) = request.as_mut().poll(task)
             {
+                closes |= matches!(outcome, Outcome::Close(_));
                 *slot = Slot::Done(outcome);
             }
         }
@@ -170,6 +180,9 @@ impl Connection {
             && let Some(Slot::Done(outcome)) = self.in_flight.pop_front()
         {
             return Poll::Ready(Step::Leave(outcome));
+        }
+        if closes {
+            return Poll::Ready(Step::Gone);
         }
         let room = self.in_flight.len() < self.node.config.connection_in_flight_max
             && self.shared.released.load(Ordering::Relaxed) >= self.begun;

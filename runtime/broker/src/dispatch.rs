@@ -1,6 +1,7 @@
 //! From a frame to the handler of its API and back: the table of what this broker serves.
 //!
-//! Invariants: `SERVED` and the handlers come from the same table, so ApiVersions advertises what works.
+//! Invariants: `SERVED` and the handlers come from the same table, so ApiVersions advertises what
+//! works.
 //! Invariants: a frame that cannot be decoded closes its own connection and touches nothing else.
 //! Never: answers out of turn; that is `connection`'s.
 
@@ -8,7 +9,9 @@ use crate::connection::Turn;
 use crate::handlers;
 use crate::node::Node;
 use millstream_protocol::messages::*;
-use millstream_protocol::{ApiKey, Decoder, Frame, Message, decode_request_header, encode_response};
+use millstream_protocol::{
+    ApiKey, Decoder, Frame, Message, decode_request_header, encode_response,
+};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -40,8 +43,9 @@ const SILENT: u8 = 1;
 const CLOSED: u8 = 2;
 
 impl RequestContext {
-    /// Lets the connection's next request begin while this one goes on. A handler calls it once everything whose
-    /// order matters has happened (an append), before it waits (for durability, for data).
+    /// Lets the connection's next request begin while this one goes on. A handler calls it once
+    /// everything whose order matters has happened (an append), before it waits (for durability,
+    /// for data).
     pub(crate) fn release_turn(&self) {
         self.turn.release();
     }
@@ -115,6 +119,7 @@ table! {
     ApiVersions => api_versions(ApiVersionsRequest) "api_versions";
     CreateTopics => create_topics(CreateTopicsRequest) "create_topics";
     DeleteTopics => delete_topics(DeleteTopicsRequest) "delete_topics";
+    OffsetForLeaderEpoch => offset_for_leader_epoch(OffsetForLeaderEpochRequest) "leader_epoch";
     DescribeCluster => describe_cluster(DescribeClusterRequest) "describe_cluster";
     DescribeConfigs => describe_configs(DescribeConfigsRequest) "describe_configs";
 }
@@ -162,7 +167,12 @@ fn close(reason: String) -> Pending {
 
 fn conclude<M: Message>(context: &RequestContext, answer: &M) -> Outcome {
     match context.ending.load(Ordering::Relaxed) {
-        ANSWERED => encode(context.api, context.api_version, context.correlation_id, answer),
+        ANSWERED => encode(
+            context.api,
+            context.api_version,
+            context.correlation_id,
+            answer,
+        ),
         SILENT => Outcome::Nothing,
         _ => Outcome::Close("an unanswered request failed".to_owned()),
     }

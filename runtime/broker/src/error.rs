@@ -21,13 +21,17 @@ pub enum BrokerError {
         /// What the operating system said.
         source: std::io::Error,
     },
-    /// A sync of the journal failed, so nothing more is acknowledged until the broker is opened again.
-    #[error("a sync of the journal failed: {reason}; free or repair the disk, then open the broker again")]
+    /// A sync of the journal failed, so nothing more is acknowledged until the broker is opened
+    /// again.
+    #[error(
+        "a sync of the journal failed: {reason}; free or repair the disk, then open the broker again"
+    )]
     StorageFailed {
         /// What the failed sync said.
         reason: String,
     },
-    /// An internal topic holds something that this broker cannot read; serving a part of it would lose data.
+    /// An internal topic holds something that this broker cannot read; serving a part of it would
+    /// lose data.
     #[error("{topic}-{partition} at offset {offset}: {reason}; restore the directory from a copy")]
     CorruptCoordinatorLog {
         /// The internal topic.

@@ -1,8 +1,9 @@
 //! Requests to partitions and coordinators: the single-node broker.
 //!
-//! A connection ([`Broker::serve`], or TCP through [`Broker::listen`]) hands frames to `dispatch`, which decodes
-//! a request and calls its handler; a handler works on a `Node`: the partitions of the log directory, the
-//! transaction coordinator and the group coordinator. One sync loop makes appends durable.
+//! A connection ([`Broker::serve`], or TCP through [`Broker::listen`]) hands frames to `dispatch`,
+//! which decodes a request and calls its handler; a handler works on a `Node`: the partitions of
+//! the log directory, the transaction coordinator and the group coordinator. One sync loop makes
+//! appends durable.
 //!
 //! Invariants: an acknowledged append is as durable as the broker's `Durability` says.
 //! Invariants: answers leave a connection in the order of its requests.
@@ -20,6 +21,8 @@ mod listener;
 mod node;
 mod partition;
 mod sync_loop;
+#[cfg(test)]
+mod tests;
 mod topic_settings;
 mod topics;
 mod transaction;

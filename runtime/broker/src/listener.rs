@@ -1,12 +1,13 @@
 //! TCP: accepts connections and turns byte streams into frames and back.
 //!
-//! Invariants: a length is believed only as far as bytes for it have arrived; memory follows what was received.
+//! Invariants: a length is believed only as far as bytes for it have arrived; memory follows what
+//! was received.
 //! Invariants: a bad length closes its own connection and nothing else.
 //! Never: decodes a frame.
 
+use crate::BrokerError;
 use crate::connection;
 use crate::node::{Node, Stage};
-use crate::BrokerError;
 use bytes::{Buf, Bytes, BytesMut};
 use millstream_protocol::Frame;
 use std::collections::VecDeque;
@@ -73,8 +74,13 @@ fn serve_stream(node: &Arc<Node>, stream: TcpStream, peer: SocketAddr) {
     let (to_serve, incoming) = mpsc::channel(QUEUED_FRAMES);
     let (outgoing, to_write) = mpsc::channel(QUEUED_FRAMES);
     let read = read_frames(reader, to_serve, node.config.socket_request_max_bytes, peer);
-    let serve =
-        connection::serve(node.clone(), incoming, outgoing, peer.to_string().into(), reached_at);
+    let serve = connection::serve(
+        node.clone(),
+        incoming,
+        outgoing,
+        peer.to_string().into(),
+        reached_at,
+    );
     let write = write_frames(writer, to_write, peer);
     node.spawn(async move {
         let reading_ended = async {
@@ -132,7 +138,9 @@ async fn read_frames(
 
 /// Splits one frame off the front; `Err` with a length that no frame may have.
 fn take_frame(buffer: &mut BytesMut, size_bytes_max: usize) -> Result<Option<Bytes>, i32> {
-    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let Some(prefix) = buffer.first_chunk::<4>() else {
+        return Ok(None);
+    };
     let length = i32::from_be_bytes(*prefix);
     let size_bytes = usize::try_from(length).map_err(|_| length)?;
     if size_bytes > size_bytes_max {

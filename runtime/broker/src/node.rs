@@ -78,7 +78,10 @@ impl Node {
 
     /// A random number from the seeded source.
     pub(crate) fn random_u64(&self) -> u64 {
-        self.random.lock().unwrap_or_else(PoisonError::into_inner).u64(..)
+        self.random
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .u64(..)
     }
 
     /// One partition of a topic.
@@ -143,7 +146,11 @@ impl Node {
 
     /// Ends when no connection is left.
     pub(crate) async fn connections_gone(&self) {
-        let _ = self.connections.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self
+            .connections
+            .subscribe()
+            .wait_for(|count| *count == 0)
+            .await;
     }
 
     /// Remembers the first listener, for answers to clients that came in another way.

@@ -87,9 +87,11 @@ impl Partition {
         self.log.offsets()
     }
 
-    /// Appends and asks for a sync. The caller acknowledges after `Node::durable(journal_position)` only.
+    /// Appends and asks for a sync. The caller acknowledges after `Node::durable(journal_position)`
+    /// only.
     ///
-    /// Markers come this way as well; batches of a client's transaction go through [`Partition::append_verified`].
+    /// Markers come this way as well; batches of a client's transaction go through
+    /// [`Partition::append_verified`].
     pub(crate) fn append(
         &self,
         batches: Bytes,
@@ -98,7 +100,9 @@ impl Partition {
         if !matches!(origin, AppendOrigin::Marker { .. }) {
             return self.append_to_log(batches, origin);
         }
-        let producer_id = RecordBatch::parse(batches.clone()).ok().map(|b| b.producer_id());
+        let producer_id = RecordBatch::parse(batches.clone())
+            .ok()
+            .map(|b| b.producer_id());
         let mut verifications = self.verifications();
         let appended = self.append_to_log(batches, origin)?;
         if let Some(producer_id) = producer_id {
@@ -107,14 +111,15 @@ impl Partition {
         Ok(appended)
     }
 
-    /// Begins the verification that the next batch of a transaction needs; `None` when that transaction is open
-    /// here already.
+    /// Begins the verification that the next batch of a transaction needs; `None` when that
+    /// transaction is open here already.
     pub(crate) fn begin_verification(&self, stamp: ProducerStamp) -> Option<Guard> {
         let mut verifications = self.verifications();
         (!self.has_open(stamp)).then(|| verifications.begin(stamp))
     }
 
-    /// Appends a batch of a client's transaction: into the open one, or as its first batch under `guard`.
+    /// Appends a batch of a client's transaction: into the open one, or as its first batch under
+    /// `guard`.
     pub(crate) fn append_verified(
         &self,
         batch: Bytes,
@@ -125,7 +130,9 @@ impl Partition {
         if !self.has_open(stamp) {
             let known = self.log.producer(stamp.producer_id);
             let knows_producer = known.is_some_and(|p| p.producer_epoch == stamp.producer_epoch);
-            verifications.check(stamp, guard, knows_producer).map_err(AppendFailure::Unverified)?;
+            verifications
+                .check(stamp, guard, knows_producer)
+                .map_err(AppendFailure::Unverified)?;
         }
         let appended = self.append_to_log(batch, AppendOrigin::Client)?;
         verifications.end(stamp.producer_id);
@@ -141,26 +148,36 @@ impl Partition {
             return Err(AppendFailure::Poisoned);
         }
         let now_ms = self.clock.now_ms();
-        let appended = self.log.append(batches, origin, now_ms).map_err(AppendFailure::Log)?;
+        let appended = self
+            .log
+            .append(batches, origin, now_ms)
+            .map_err(AppendFailure::Log)?;
         self.sync.request();
         Ok(appended)
     }
 
     fn has_open(&self, stamp: ProducerStamp) -> bool {
-        self.log.producer(stamp.producer_id).is_some_and(|producer| {
-            producer.producer_epoch == stamp.producer_epoch
-                && producer.transaction_first_offset.is_some()
-        })
+        self.log
+            .producer(stamp.producer_id)
+            .is_some_and(|producer| {
+                producer.producer_epoch == stamp.producer_epoch
+                    && producer.transaction_first_offset.is_some()
+            })
     }
 
     fn verifications(&self) -> MutexGuard<'_, VerificationTable> {
-        self.verifications.lock().unwrap_or_else(PoisonError::into_inner)
+        self.verifications
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a waiter on the list. Register first, then look at the log, then wait.
     pub(crate) fn register(self: &Arc<Self>, waiter: &Arc<Notify>) -> Registration {
         self.waiters.add(waiter);
-        Registration { partition: self.clone(), waiter: waiter.clone() }
+        Registration {
+            partition: self.clone(),
+            waiter: waiter.clone(),
+        }
     }
 
     /// Waits until `reached` is true of the offsets. Cancellation-safe.
@@ -216,12 +233,18 @@ impl Waiters {
         self.count.store(list.len(), Ordering::SeqCst);
     }
 
-    /// Wakes everybody. A `Notify` keeps one permit, so a waiter that still looks at the log is not lost.
+    /// Wakes everybody. A `Notify` keeps one permit, so a waiter that still looks at the log is not
+    /// lost.
     fn wake(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        for waiter in self.list.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for waiter in self
+            .list
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             waiter.notify_one();
         }
     }

@@ -101,7 +101,8 @@ impl SyncLoop {
         matches!(*self.progress.borrow(), Progress::Failed(_))
     }
 
-    /// Waits until everything before `position` of the journal is durable; at once unless under `sync`.
+    /// Waits until everything before `position` of the journal is durable; at once unless under
+    /// `sync`.
     pub(crate) async fn durable(&self, position: u64) -> Result<(), BrokerError> {
         if !self.waits || self.durable.load(Ordering::Acquire) >= position {
             return Ok(());
@@ -115,9 +116,9 @@ impl SyncLoop {
             .await;
         match reached.as_deref() {
             Ok(Progress::Durable(_)) => Ok(()),
-            Ok(Progress::Failed(reason)) => {
-                Err(BrokerError::StorageFailed { reason: reason.to_string() })
-            }
+            Ok(Progress::Failed(reason)) => Err(BrokerError::StorageFailed {
+                reason: reason.to_string(),
+            }),
             Err(_) => Err(BrokerError::Stopped),
         }
     }
@@ -145,7 +146,10 @@ impl SyncLoop {
         loop {
             match *asked {
                 Ask::Nothing => {
-                    asked = self.asked_thread.wait(asked).unwrap_or_else(PoisonError::into_inner);
+                    asked = self
+                        .asked_thread
+                        .wait(asked)
+                        .unwrap_or_else(PoisonError::into_inner);
                 }
                 Ask::Sync => {
                     *asked = Ask::Nothing;
@@ -197,7 +201,11 @@ impl SyncLoop {
                 return;
             }
             let (shared, directory) = (self.clone(), directory.clone());
-            if !placement.blocking(move || shared.sync(&directory)).await.unwrap_or(false) {
+            if !placement
+                .blocking(move || shared.sync(&directory))
+                .await
+                .unwrap_or(false)
+            {
                 return;
             }
         }
@@ -213,7 +221,8 @@ impl SyncLoop {
             }
             Err(error) => {
                 tracing::error!(%error, "a sync failed: nothing is acknowledged any more");
-                self.progress.send_replace(Progress::Failed(error.to_string().into()));
+                self.progress
+                    .send_replace(Progress::Failed(error.to_string().into()));
                 false
             }
         }

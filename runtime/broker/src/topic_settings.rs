@@ -1,7 +1,9 @@
 //! The settings that a topic may have: Kafka's names, types, defaults and ranges.
 //!
-//! Invariants: a setting that is accepted here is one that the log acts on or that has no effect on one node.
-//! Never: accepts a value that would be ignored where it matters (`compression.type` other than `producer`).
+//! Invariants: a setting that is accepted here is one that the log acts on or that has no effect on
+//! one node.
+//! Never: accepts a value that would be ignored where it matters (`compression.type` other than
+//! `producer`).
 
 use std::collections::BTreeMap;
 
@@ -41,11 +43,21 @@ enum Accepts {
 const BOOLEANS: &[&str] = &["true", "false"];
 
 const fn long(name: &'static str, default: &'static str, min: i64) -> Setting {
-    Setting { name, kind: Kind::Long, default, accepts: Accepts::AtLeast(min) }
+    Setting {
+        name,
+        kind: Kind::Long,
+        default,
+        accepts: Accepts::AtLeast(min),
+    }
 }
 
 const fn int(name: &'static str, default: &'static str, min: i64) -> Setting {
-    Setting { name, kind: Kind::Int, default, accepts: Accepts::AtLeast(min) }
+    Setting {
+        name,
+        kind: Kind::Int,
+        default,
+        accepts: Accepts::AtLeast(min),
+    }
 }
 
 const fn one_of(
@@ -54,7 +66,12 @@ const fn one_of(
     default: &'static str,
     values: &'static [&'static str],
 ) -> Setting {
-    Setting { name, kind, default, accepts: Accepts::OneOf(values) }
+    Setting {
+        name,
+        kind,
+        default,
+        accepts: Accepts::OneOf(values),
+    }
 }
 
 /// Every setting, by name.
@@ -96,7 +113,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     int("segment.index.bytes", "10485760", 4),
     long("segment.jitter.ms", "0", 0),
     long("segment.ms", "604800000", 1),
-    one_of("unclean.leader.election.enable", Kind::Boolean, "false", BOOLEANS),
+    one_of(
+        "unclean.leader.election.enable",
+        Kind::Boolean,
+        "false",
+        BOOLEANS,
+    ),
 ];
 
 /// The setting of that name.
@@ -124,7 +146,9 @@ impl Accepts {
             Self::AtLeast(min) => value.parse::<i64>().is_ok_and(|number| {
                 number >= *min && (kind != Kind::Int || number <= i64::from(i32::MAX))
             }),
-            Self::Ratio => value.parse().is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)),
+            Self::Ratio => value
+                .parse()
+                .is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)),
             Self::OneOf(values) => values.contains(&value),
             Self::SomeOf(values) => value.split(',').all(|part| values.contains(&part.trim())),
         }

@@ -1,6 +1,7 @@
 //! The topics that are served, by name and by id, and how topics come and go.
 //!
-//! Invariants: a topic is in the table only after the directory has it durably, and leaves it before.
+//! Invariants: a topic is in the table only after the directory has it durably, and leaves it
+//! before.
 //! Never: changed by two requests at once (one catalogue lock around the disk work).
 
 use crate::node::Node;
@@ -58,7 +59,12 @@ impl PartitionTable {
     /// A table of what the directory holds.
     pub(crate) fn new(topics: Vec<Topic>, sync: Arc<SyncLoop>, clock: Clock) -> Self {
         let change = tokio::sync::Mutex::new(());
-        let table = Self { sync, clock, topics: RwLock::default(), change };
+        let table = Self {
+            sync,
+            clock,
+            topics: RwLock::default(),
+            change,
+        };
         for topic in topics {
             table.insert(topic);
         }
@@ -146,7 +152,9 @@ impl Node {
     /// Deletes a topic with all its data.
     pub(crate) async fn delete_topic(self: &Arc<Self>, name: &str) -> Result<(), ErrorCode> {
         let _one_at_a_time = self.partitions.change.lock().await;
-        self.partitions.remove(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        self.partitions
+            .remove(name)
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
         let (directory, owned) = (self.directory.clone(), name.to_owned());
         let deleted = self
             .config
@@ -173,9 +181,11 @@ impl Node {
             _ => self.config.offsets_topic_num_partitions,
         };
         let configs = BTreeMap::from([("cleanup.policy".to_owned(), "compact".to_owned())]);
-        self.create_topic(name, partitions, configs).await.map_err(|code| {
-            BrokerError::StorageFailed { reason: format!("{name} cannot be created: {code}") }
-        })
+        self.create_topic(name, partitions, configs)
+            .await
+            .map_err(|code| BrokerError::StorageFailed {
+                reason: format!("{name} cannot be created: {code}"),
+            })
     }
 }
 
@@ -184,12 +194,12 @@ pub(crate) fn is_internal(name: &str) -> bool {
     matches!(name, TRANSACTION_STATE_TOPIC | CONSUMER_OFFSETS_TOPIC)
 }
 
-/// The partition of an internal topic that holds a group or transactional id, as Kafka places it: Java's string
-/// hash without its sign, modulo the number of partitions.
+/// The partition of an internal topic that holds a group or transactional id, as Kafka places it:
+/// Java's string hash without its sign, modulo the number of partitions.
 pub(crate) fn internal_partition_of(id: &str, partitions: i32) -> i32 {
-    let hash = id
-        .encode_utf16()
-        .fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    let hash = id.encode_utf16().fold(0_i32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+    });
     (hash & i32::MAX) % partitions.max(1)
 }
 
@@ -199,7 +209,12 @@ pub(crate) fn invalid_topic_name(name: &str) -> Option<&'static str> {
         "" => Some("the topic name is empty"),
         "." | ".." => Some("the topic name cannot be '.' or '..'"),
         _ if name.len() > 249 => Some("the topic name is longer than 249 characters"),
-        _ if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => None,
+        _ if name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) =>
+        {
+            None
+        }
         _ => Some("the topic name has a character other than ASCII letters, digits, '.', '_', '-'"),
     }
 }

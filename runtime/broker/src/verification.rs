@@ -1,20 +1,23 @@
-//! Which producers may open a transaction in a partition: the guard that closes the gap between asking the
-//! coordinator and appending.
+//! Which producers may open a transaction in a partition: the guard that closes the gap between
+//! asking the coordinator and appending.
 //!
 //! ```text
-//! no entry ──begin──▶ guard g ──coordinator says yes──▶ append with g: entry gone, transaction open
+//! no entry ──begin──▶ guard g ──coordinator says yes──▶ append with g: entry gone, transaction
+//! open
 //!                        └── a marker of that producer ──▶ entry gone: an append with g is refused
 //! ```
 //!
-//! Invariants: the first batch of a transaction is appended only under the guard that was verified; a guard is
-//! never used twice.
-//! Invariants: of a producer's batches that wait for verification, the lowest sequence is appended first.
+//! Invariants: the first batch of a transaction is appended only under the guard that was verified;
+//! a guard is never used twice.
+//! Invariants: of a producer's batches that wait for verification, the lowest sequence is appended
+//! first.
 //! Never: asks the coordinator itself.
 
 use millstream_protocol::{ErrorCode, ProducerStamp};
 use rustc_hash::FxHashMap;
 
-/// More producers than this are not kept waiting: the oldest guard is dropped, its batch is retried.
+/// More producers than this are not kept waiting: the oldest guard is dropped, its batch is
+/// retried.
 const ENTRIES_MAX: usize = 10_000;
 
 /// Names one verification; a later one of the same producer has another number.
@@ -38,7 +41,12 @@ pub(crate) struct VerificationTable {
 impl VerificationTable {
     /// Begins (or joins) the verification of a producer's next transaction here.
     pub(crate) fn begin(&mut self, stamp: ProducerStamp) -> Guard {
-        let ProducerStamp { producer_id, producer_epoch, base_sequence, .. } = stamp;
+        let ProducerStamp {
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            ..
+        } = stamp;
         if let Some(entry) = self.entries.get_mut(&producer_id) {
             if entry.epoch == producer_epoch {
                 entry.lowest_sequence = entry.lowest_sequence.min(base_sequence);
@@ -49,7 +57,11 @@ impl VerificationTable {
         }
         self.last += 1;
         let guard = Guard(self.last);
-        let entry = Entry { guard, epoch: producer_epoch, lowest_sequence: base_sequence };
+        let entry = Entry {
+            guard,
+            epoch: producer_epoch,
+            lowest_sequence: base_sequence,
+        };
         self.entries.insert(producer_id, entry);
         guard
     }
@@ -89,7 +101,12 @@ mod tests {
     use super::*;
 
     fn stamp(base_sequence: i32) -> ProducerStamp {
-        ProducerStamp { producer_id: 7, producer_epoch: 1, base_sequence, transactional: true }
+        ProducerStamp {
+            producer_id: 7,
+            producer_epoch: 1,
+            base_sequence,
+            transactional: true,
+        }
     }
 
     #[test]
@@ -107,7 +124,10 @@ mod tests {
     #[test]
     fn an_unverified_append_is_refused() {
         let table = VerificationTable::default();
-        assert_eq!(table.check(stamp(0), None, true), Err(ErrorCode::INVALID_TXN_STATE));
+        assert_eq!(
+            table.check(stamp(0), None, true),
+            Err(ErrorCode::INVALID_TXN_STATE)
+        );
     }
 
     #[test]
@@ -124,7 +144,10 @@ mod tests {
     fn the_table_stays_small() {
         let mut table = VerificationTable::default();
         for producer_id in 0..20_000 {
-            table.begin(ProducerStamp { producer_id, ..stamp(0) });
+            table.begin(ProducerStamp {
+                producer_id,
+                ..stamp(0)
+            });
         }
         assert_eq!(table.entries.len(), ENTRIES_MAX);
         assert!(table.entries.contains_key(&19_999));

@@ -1,6 +1,7 @@
 //! ApiVersions 0–4: what this broker serves, and its feature levels.
 //!
-//! Deviations: none of Kafka's other features is announced (there is no metadata quorum to upgrade).
+//! Deviations: none of Kafka's other features is announced (there is no metadata quorum to
+//! upgrade).
 //!
 //! Invariants: announces exactly what `dispatch` has a handler for.
 //! Never: lists a feature below version 4 whose lowest level is 0 (older clients refuse that).
@@ -27,7 +28,10 @@ pub(crate) async fn handle(
         && is_software_name(&request.client_software_version);
     if context.api_version >= 3 && !named {
         let error_code = ErrorCode::INVALID_REQUEST;
-        return ApiVersionsResponse { error_code, ..Default::default() };
+        return ApiVersionsResponse {
+            error_code,
+            ..Default::default()
+        };
     }
     let mut supported_features = Vec::new();
     if context.api_version >= 4 {
@@ -61,13 +65,19 @@ pub(crate) fn unsupported_version() -> ApiVersionsResponse {
 
 fn range_of(api: ApiKey) -> ApiVersion {
     let versions = api.versions();
-    ApiVersion { api_key: api as i16, min_version: *versions.start(), max_version: *versions.end() }
+    ApiVersion {
+        api_key: api as i16,
+        min_version: *versions.start(),
+        max_version: *versions.end(),
+    }
 }
 
 /// Letters, digits, '-' and '.', with a letter or digit at both ends.
 fn is_software_name(name: &str) -> bool {
     let bytes = name.as_bytes();
-    bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(b))
+    bytes
+        .iter()
+        .all(|b| b.is_ascii_alphanumeric() || b"-.".contains(b))
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
         && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
 }

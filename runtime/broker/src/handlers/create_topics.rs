@@ -1,6 +1,7 @@
 //! CreateTopics 2–7.
 //!
-//! Deviations: replication factor 1 or -1 only; names that differ only in '.' and '_' are no conflict.
+//! Deviations: replication factor 1 or -1 only; names that differ only in '.' and '_' are no
+//! conflict.
 //!
 //! Invariants: every topic of the request is answered, each with its own error and message.
 //! Never: creates anything when `validate_only` is set.
@@ -54,13 +55,19 @@ pub(crate) async fn handle(
             continue;
         }
         let outcome = if repeated.contains(&topic.name) {
-            Err(refused(ErrorCode::INVALID_REQUEST, "the request names this topic more than once"))
+            Err(refused(
+                ErrorCode::INVALID_REQUEST,
+                "the request names this topic more than once",
+            ))
         } else {
             create(node, &topic, request.validate_only).await
         };
         topics.push(answer(topic.name, outcome));
     }
-    CreateTopicsResponse { topics, ..Default::default() }
+    CreateTopicsResponse {
+        topics,
+        ..Default::default()
+    }
 }
 
 async fn create(
@@ -70,7 +77,10 @@ async fn create(
 ) -> Result<(Uuid, Plan), Refused> {
     let plan = plan(node, topic)?;
     let exists = || {
-        refused(ErrorCode::TOPIC_ALREADY_EXISTS, format!("topic '{}' already exists", topic.name))
+        refused(
+            ErrorCode::TOPIC_ALREADY_EXISTS,
+            format!("topic '{}' already exists", topic.name),
+        )
     };
     if node.partitions.topic(&topic.name).is_some() {
         return Err(exists());
@@ -78,10 +88,16 @@ async fn create(
     if validate_only {
         return Ok((Uuid::ZERO, plan));
     }
-    match node.create_topic(&topic.name, plan.partitions, plan.configs.clone()).await {
+    match node
+        .create_topic(&topic.name, plan.partitions, plan.configs.clone())
+        .await
+    {
         Ok(entry) => Ok((entry.id, plan)),
         Err(ErrorCode::TOPIC_ALREADY_EXISTS) => Err(exists()),
-        Err(code) => Err(refused(code, "the topic could not be stored; see the broker's log")),
+        Err(code) => Err(refused(
+            code,
+            "the topic could not be stored; see the broker's log",
+        )),
     }
 }
 
@@ -93,7 +109,10 @@ fn plan(node: &Node, topic: &CreatableTopic) -> Result<Plan, Refused> {
     if !matches!(topic.replication_factor, -1 | 1) {
         return Err(refused(
             ErrorCode::INVALID_REPLICATION_FACTOR,
-            format!("replication factor {}: there is one broker", topic.replication_factor),
+            format!(
+                "replication factor {}: there is one broker",
+                topic.replication_factor
+            ),
         ));
     }
     let partitions = match (topic.num_partitions, topic.assignments.len()) {
@@ -125,7 +144,10 @@ fn plan(node: &Node, topic: &CreatableTopic) -> Result<Plan, Refused> {
     }
     topic_settings::check(&configs)
         .map_err(|message| refused(ErrorCode::INVALID_CONFIG, message))?;
-    Ok(Plan { partitions, configs })
+    Ok(Plan {
+        partitions,
+        configs,
+    })
 }
 
 /// The number of partitions in an assignment that this one broker can fulfil.
@@ -155,7 +177,10 @@ fn assigned_partitions(node: &Node, topic: &CreatableTopic) -> Result<i32, Refus
 }
 
 fn refused(code: ErrorCode, message: impl Into<String>) -> Refused {
-    Refused { code, message: message.into() }
+    Refused {
+        code,
+        message: message.into(),
+    }
 }
 
 fn answer(name: String, outcome: Result<(Uuid, Plan), Refused>) -> CreatableTopicResult {

@@ -19,7 +19,10 @@ pub(crate) async fn handle(
     context: &RequestContext,
     request: DeleteTopicsRequest,
 ) -> DeleteTopicsResponse {
-    let by_name = |name| DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO };
+    let by_name = |name| DeleteTopicState {
+        name: Some(name),
+        topic_id: Uuid::ZERO,
+    };
     let states = if context.api_version >= 6 {
         request.topics
     } else {
@@ -29,23 +32,31 @@ pub(crate) async fn handle(
     for state in states {
         responses.push(delete(node, state).await);
     }
-    DeleteTopicsResponse { responses, ..Default::default() }
+    DeleteTopicsResponse {
+        responses,
+        ..Default::default()
+    }
 }
 
 async fn delete(node: &Arc<Node>, state: DeleteTopicState) -> DeletableTopicResult {
     let DeleteTopicState { name, topic_id } = state;
     let (name, topic_id, outcome) = match (name, topic_id) {
         (Some(name), Uuid::ZERO) => {
-            let id = node.partitions.topic(&name).map_or(Uuid::ZERO, |entry| entry.id);
+            let id = node
+                .partitions
+                .topic(&name)
+                .map_or(Uuid::ZERO, |entry| entry.id);
             let outcome = delete_named(node, &name).await;
             (Some(name), id, outcome)
         }
         (None, Uuid::ZERO) => (None, Uuid::ZERO, Err(ErrorCode::INVALID_REQUEST)),
         (None, id) => match node.partitions.topic_by_id(id) {
             None => (None, id, Err(ErrorCode::UNKNOWN_TOPIC_ID)),
-            Some(entry) => {
-                (Some(entry.name.to_string()), id, delete_named(node, &entry.name).await)
-            }
+            Some(entry) => (
+                Some(entry.name.to_string()),
+                id,
+                delete_named(node, &entry.name).await,
+            ),
         },
         (Some(name), id) => (Some(name), id, Err(ErrorCode::INVALID_REQUEST)),
     };

@@ -1,6 +1,7 @@
 //! DescribeConfigs 1–4, for topics and for this broker.
 //!
-//! Deviations: no synonyms and no documentation; a broker's settings are its main ones, all read-only.
+//! Deviations: no synonyms and no documentation; a broker's settings are its main ones, all
+//! read-only.
 //!
 //! Invariants: a topic's settings are the effective ones, each with where it comes from.
 //! Never: lists a setting that has no effect as if it had been set.
@@ -30,7 +31,10 @@ pub(crate) async fn handle(
 ) -> DescribeConfigsResponse {
     let describe = |resource| describe(node, resource);
     let results = request.resources.into_iter().map(describe).collect();
-    DescribeConfigsResponse { results, ..Default::default() }
+    DescribeConfigsResponse {
+        results,
+        ..Default::default()
+    }
 }
 
 fn describe(node: &Node, resource: DescribeConfigsResource) -> DescribeConfigsResult {
@@ -38,14 +42,21 @@ fn describe(node: &Node, resource: DescribeConfigsResource) -> DescribeConfigsRe
     let found = match resource.resource_type {
         TOPIC => topic(node, name),
         BROKER => broker(node, name),
-        other => Err((ErrorCode::INVALID_REQUEST, format!("no resource has type {other}"))),
+        other => Err((
+            ErrorCode::INVALID_REQUEST,
+            format!("no resource has type {other}"),
+        )),
     };
     let asked = |config: &DescribeConfigsResourceResult| match &resource.configuration_keys {
         Some(keys) if !keys.is_empty() => keys.contains(&config.name),
         _ => true,
     };
     let (error_code, error_message, configs) = match found {
-        Ok(configs) => (ErrorCode::NONE, None, configs.into_iter().filter(asked).collect()),
+        Ok(configs) => (
+            ErrorCode::NONE,
+            None,
+            configs.into_iter().filter(asked).collect(),
+        ),
         Err((code, message)) => (code, Some(message), Vec::new()),
     };
     DescribeConfigsResult {
@@ -61,7 +72,10 @@ type Found = Result<Vec<DescribeConfigsResourceResult>, (ErrorCode, String)>;
 
 fn topic(node: &Node, name: &str) -> Found {
     let entry = node.partitions.topic(name).ok_or_else(|| {
-        (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("topic '{name}' does not exist"))
+        (
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            format!("topic '{name}' does not exist"),
+        )
     })?;
     let message_max_bytes = node.config.message_max_bytes.to_string();
     let settings = SETTINGS.iter().map(|setting| {
@@ -80,7 +94,10 @@ fn topic(node: &Node, name: &str) -> Found {
 fn broker(node: &Node, name: &str) -> Found {
     let config = &node.config;
     if !name.is_empty() && name.parse() != Ok(config.node_id) {
-        let message = format!("broker '{name}' is not this one, which is {}", config.node_id);
+        let message = format!(
+            "broker '{name}' is not this one, which is {}",
+            config.node_id
+        );
         return Err((ErrorCode::INVALID_REQUEST, message));
     }
     let (int, long) = (Kind::Int, Kind::Long);
@@ -96,22 +113,62 @@ fn broker(node: &Node, name: &str) -> Found {
         ("num.partitions", config.num_partitions.to_string(), int),
         ("default.replication.factor", "1".to_owned(), int),
         ("min.insync.replicas", "1".to_owned(), int),
-        ("message.max.bytes", config.message_max_bytes.to_string(), int),
-        ("socket.request.max.bytes", config.socket_request_max_bytes.to_string(), int),
-        ("producer.id.expiration.ms", config.producer_id_expiration_ms.to_string(), int),
+        (
+            "message.max.bytes",
+            config.message_max_bytes.to_string(),
+            int,
+        ),
+        (
+            "socket.request.max.bytes",
+            config.socket_request_max_bytes.to_string(),
+            int,
+        ),
+        (
+            "producer.id.expiration.ms",
+            config.producer_id_expiration_ms.to_string(),
+            int,
+        ),
         (
             "transaction.state.log.num.partitions",
             config.transaction_state_log_num_partitions.to_string(),
             int,
         ),
-        ("transaction.state.log.replication.factor", "1".to_owned(), int),
-        ("transaction.max.timeout.ms", config.transaction_max_timeout_ms.to_string(), int),
-        ("transactional.id.expiration.ms", config.transactional_id_expiration_ms.to_string(), long),
-        ("offsets.topic.num.partitions", config.offsets_topic_num_partitions.to_string(), int),
+        (
+            "transaction.state.log.replication.factor",
+            "1".to_owned(),
+            int,
+        ),
+        (
+            "transaction.max.timeout.ms",
+            config.transaction_max_timeout_ms.to_string(),
+            int,
+        ),
+        (
+            "transactional.id.expiration.ms",
+            config.transactional_id_expiration_ms.to_string(),
+            long,
+        ),
+        (
+            "offsets.topic.num.partitions",
+            config.offsets_topic_num_partitions.to_string(),
+            int,
+        ),
         ("offsets.topic.replication.factor", "1".to_owned(), int),
-        ("offset.metadata.max.bytes", config.offset_metadata_max_bytes.to_string(), int),
-        ("group.min.session.timeout.ms", config.group_min_session_timeout_ms.to_string(), int),
-        ("group.max.session.timeout.ms", config.group_max_session_timeout_ms.to_string(), int),
+        (
+            "offset.metadata.max.bytes",
+            config.offset_metadata_max_bytes.to_string(),
+            int,
+        ),
+        (
+            "group.min.session.timeout.ms",
+            config.group_min_session_timeout_ms.to_string(),
+            int,
+        ),
+        (
+            "group.max.session.timeout.ms",
+            config.group_max_session_timeout_ms.to_string(),
+            int,
+        ),
         (
             "group.initial.rebalance.delay.ms",
             config.group_initial_rebalance_delay_ms.to_string(),
@@ -119,7 +176,9 @@ fn broker(node: &Node, name: &str) -> Found {
         ),
     ];
     let settings = settings.into_iter();
-    Ok(settings.map(|(name, value, kind)| result(name, value, kind, SOURCE_BROKER, true)).collect())
+    Ok(settings
+        .map(|(name, value, kind)| result(name, value, kind, SOURCE_BROKER, true))
+        .collect())
 }
 
 fn result(

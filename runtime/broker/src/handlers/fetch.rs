@@ -30,7 +30,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// The most that one answer carries, whatever the client asks for: Kafka's `fetch.max.bytes` of the broker.
+/// The most that one answer carries, whatever the client asks for: Kafka's `fetch.max.bytes` of the
+/// broker.
 const ANSWER_BYTES_MAX: usize = 55 << 20;
 /// `isolation_level` of a reader of committed data.
 const READ_COMMITTED: i8 = 1;
@@ -62,7 +63,10 @@ pub(crate) async fn handle(
 ) -> FetchResponse {
     if request.session_id != 0 {
         let error_code = ErrorCode::FETCH_SESSION_ID_NOT_FOUND;
-        return FetchResponse { error_code, ..Default::default() };
+        return FetchResponse {
+            error_code,
+            ..Default::default()
+        };
     }
     let isolation = match request.isolation_level {
         READ_COMMITTED => Isolation::LastStable,
@@ -70,8 +74,11 @@ pub(crate) async fn handle(
     };
     let bytes_max = size(request.max_bytes).min(ANSWER_BYTES_MAX);
     let bytes_min = size(request.min_bytes).min(bytes_max);
-    let topics: Vec<TopicTargets> =
-        request.topics.into_iter().map(|topic| find(node, context.api_version, topic)).collect();
+    let topics: Vec<TopicTargets> = request
+        .topics
+        .into_iter()
+        .map(|topic| find(node, context.api_version, topic))
+        .collect();
     let enough = |answer: &Answer| answer.failed || answer.bytes >= bytes_min;
 
     let mut answer = read(&topics, bytes_max, isolation);
@@ -116,9 +123,13 @@ fn size(wire: i32) -> usize {
 
 fn find(node: &Node, version: i16, topic: FetchTopic) -> TopicTargets {
     let entry = if version >= 13 {
-        node.partitions.topic_by_id(topic.topic_id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)
+        node.partitions
+            .topic_by_id(topic.topic_id)
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_ID)
     } else {
-        node.partitions.topic(&topic.topic).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+        node.partitions
+            .topic(&topic.topic)
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
     };
     let targets = topic.partitions.iter().map(|asked| Target {
         partition: find_partition(entry.as_deref(), asked),
@@ -126,7 +137,11 @@ fn find(node: &Node, version: i16, topic: FetchTopic) -> TopicTargets {
         offset: asked.fetch_offset,
         bytes_max: size(asked.partition_max_bytes),
     });
-    TopicTargets { targets: targets.collect(), name: topic.topic, id: topic.topic_id }
+    TopicTargets {
+        targets: targets.collect(),
+        name: topic.topic,
+        id: topic.topic_id,
+    }
 }
 
 fn find_partition(
@@ -139,11 +154,14 @@ fn find_partition(
     Ok(partition.clone())
 }
 
-/// Reads every partition once. The first data found may exceed the limits by one batch, so that a reader with
-/// small limits gets on.
+/// Reads every partition once. The first data found may exceed the limits by one batch, so that a
+/// reader with small limits gets on.
 fn read(topics: &[TopicTargets], bytes_max: usize, isolation: Isolation) -> Answer {
-    let mut answer =
-        Answer { topics: Vec::with_capacity(topics.len()), bytes: 0, failed: false };
+    let mut answer = Answer {
+        topics: Vec::with_capacity(topics.len()),
+        bytes: 0,
+        failed: false,
+    };
     for topic in topics {
         let mut partitions = Vec::with_capacity(topic.targets.len());
         for target in &topic.targets {
@@ -168,7 +186,12 @@ fn read_partition(
         Ok(partition) => partition,
         Err(code) => return failed(target.index, *code),
     };
-    let request = ReadRequest { offset: target.offset, max_bytes, isolation, at_least_one };
+    let request = ReadRequest {
+        offset: target.offset,
+        max_bytes,
+        isolation,
+        at_least_one,
+    };
     match partition.log().read(request) {
         Ok(found) => PartitionData {
             partition_index: target.index,

@@ -1,6 +1,7 @@
 //! ListOffsets 1–11.
 //!
-//! Deviations: none of the tiers that some of the special timestamps ask about exists, so they find nothing.
+//! Deviations: none of the tiers that some of the special timestamps ask about exists, so they find
+//! nothing.
 //!
 //! Invariants: never answers an offset beyond what the isolation level may read.
 //! Never: waits.
@@ -31,28 +32,36 @@ pub(crate) async fn handle(
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let committed = request.isolation_level == READ_COMMITTED;
-    let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
-        partitions: topic
-            .partitions
-            .iter()
-            .map(|partition| match look_up(node, &topic.name, partition, committed) {
-                Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
-                    partition_index: partition.partition_index,
-                    error_code: ErrorCode::NONE,
-                    timestamp,
-                    offset,
-                    leader_epoch: if offset < 0 { -1 } else { LEADER_EPOCH },
-                },
-                Err(error_code) => ListOffsetsPartitionResponse {
-                    partition_index: partition.partition_index,
-                    error_code,
-                    ..Default::default()
-                },
-            })
-            .collect(),
-        name: topic.name,
-    });
-    ListOffsetsResponse { topics: topics.collect(), ..Default::default() }
+    let topics = request
+        .topics
+        .into_iter()
+        .map(|topic| ListOffsetsTopicResponse {
+            partitions: topic
+                .partitions
+                .iter()
+                .map(
+                    |partition| match look_up(node, &topic.name, partition, committed) {
+                        Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
+                            partition_index: partition.partition_index,
+                            error_code: ErrorCode::NONE,
+                            timestamp,
+                            offset,
+                            leader_epoch: if offset < 0 { -1 } else { LEADER_EPOCH },
+                        },
+                        Err(error_code) => ListOffsetsPartitionResponse {
+                            partition_index: partition.partition_index,
+                            error_code,
+                            ..Default::default()
+                        },
+                    },
+                )
+                .collect(),
+            name: topic.name,
+        });
+    ListOffsetsResponse {
+        topics: topics.collect(),
+        ..Default::default()
+    }
 }
 
 /// Offset and timestamp; -1 for both where there is nothing.
@@ -67,7 +76,11 @@ fn look_up(
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
     check_leader_epoch(asked.current_leader_epoch)?;
     let offsets = partition.offsets();
-    let end = if committed { offsets.last_stable } else { offsets.high_watermark };
+    let end = if committed {
+        offsets.last_stable
+    } else {
+        offsets.high_watermark
+    };
     let found = match asked.timestamp {
         LATEST => return Ok((end, -1)),
         EARLIEST | EARLIEST_LOCAL => return Ok((offsets.log_start, -1)),
@@ -76,5 +89,7 @@ fn look_up(
         timestamp if timestamp >= 0 => partition.log().offset_for_timestamp(timestamp),
         _ => return Err(ErrorCode::UNSUPPORTED_VERSION),
     };
-    Ok(found.filter(|(offset, _)| *offset < end).unwrap_or((-1, -1)))
+    Ok(found
+        .filter(|(offset, _)| *offset < end)
+        .unwrap_or((-1, -1)))
 }

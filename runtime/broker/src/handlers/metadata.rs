@@ -1,6 +1,7 @@
 //! Metadata 0–13: the one broker, its topics, and topics created on first use.
 //!
-//! Deviations: a topic created on first use is answered at once, without LEADER_NOT_AVAILABLE first.
+//! Deviations: a topic created on first use is answered at once, without LEADER_NOT_AVAILABLE
+//! first.
 //!
 //! Invariants: this node leads every partition, at leader epoch 0.
 //! Never: creates an internal topic or one with an invalid name.
@@ -67,7 +68,10 @@ async fn find(
     create: bool,
 ) -> Result<Arc<TopicEntry>, ErrorCode> {
     if topic.topic_id != Uuid::ZERO {
-        return node.partitions.topic_by_id(topic.topic_id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID);
+        return node
+            .partitions
+            .topic_by_id(topic.topic_id)
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_ID);
     }
     let name = topic.name.as_deref().unwrap_or_default();
     if let Some(entry) = node.partitions.topic(name) {
@@ -79,10 +83,14 @@ async fn find(
     if !create || is_internal(name) {
         return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     }
-    match node.create_topic(name, node.config.num_partitions, BTreeMap::new()).await {
-        Err(ErrorCode::TOPIC_ALREADY_EXISTS) => {
-            node.partitions.topic(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
-        }
+    match node
+        .create_topic(name, node.config.num_partitions, BTreeMap::new())
+        .await
+    {
+        Err(ErrorCode::TOPIC_ALREADY_EXISTS) => node
+            .partitions
+            .topic(name)
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
         created => created,
     }
 }
@@ -95,7 +103,11 @@ fn missing(
     let named = topic.name.is_some() || context.api_version >= 12;
     MetadataResponseTopic {
         error_code,
-        name: if named { topic.name } else { Some(String::new()) },
+        name: if named {
+            topic.name
+        } else {
+            Some(String::new())
+        },
         topic_id: topic.topic_id,
         ..Default::default()
     }
@@ -118,6 +130,10 @@ fn describe(node: &Node, entry: &TopicEntry, operations: bool) -> MetadataRespon
         topic_id: entry.id,
         is_internal: entry.is_internal(),
         partitions: (0..).take(entry.partitions.len()).map(partition).collect(),
-        topic_authorized_operations: if operations { TOPIC_OPERATIONS } else { i32::MIN },
+        topic_authorized_operations: if operations {
+            TOPIC_OPERATIONS
+        } else {
+            i32::MIN
+        },
     }
 }

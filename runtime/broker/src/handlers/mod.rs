@@ -11,6 +11,7 @@ pub(crate) mod describe_configs;
 pub(crate) mod fetch;
 pub(crate) mod list_offsets;
 pub(crate) mod metadata;
+pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 
 use millstream_protocol::ErrorCode;
@@ -19,12 +20,12 @@ use millstream_protocol::ErrorCode;
 pub(crate) const LEADER_EPOCH: i32 = 0;
 /// Replicas of every partition.
 pub(crate) const REPLICATION_FACTOR: i16 = 1;
-/// Everything that may be done to a topic, as Kafka's bits: read, write, create, delete, alter, describe,
-/// describe configs, alter configs.
+/// Everything that may be done to a topic, as Kafka's bits: read, write, create, delete, alter,
+/// describe, describe configs, alter configs.
 pub(crate) const TOPIC_OPERATIONS: i32 =
     1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
-/// Everything that may be done to the cluster: create, alter, describe, cluster action, describe configs, alter
-/// configs, idempotent write.
+/// Everything that may be done to the cluster: create, alter, describe, cluster action, describe
+/// configs, alter configs, idempotent write.
 pub(crate) const CLUSTER_OPERATIONS: i32 =
     1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 

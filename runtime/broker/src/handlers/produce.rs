@@ -1,13 +1,16 @@
 //! Produce 3–13: the stage `append`.
 //!
 //! ```text
-//! check ─▶ verify or add to the transaction ─▶ append each partition ─▶ turn released ─▶ durable ─▶ answer
+//! check ─▶ verify or add to the transaction ─▶ append each partition ─▶ turn released ─▶ durable
+//! ─▶ answer
 //! ```
 //!
-//! Deviations: acks 1 waits for durability as acks -1 does. A topic is created by Metadata, not here.
+//! Deviations: acks 1 waits for durability as acks -1 does. A topic is created by Metadata, not
+//! here.
 //!
 //! Invariants: one wait for durability a request, after all its appends.
-//! Invariants: the next request of the connection begins after the appends, so sequences arrive in order.
+//! Invariants: the next request of the connection begins after the appends, so sequences arrive in
+//! order.
 //! Never: copies record data.
 
 use crate::dispatch::RequestContext;
@@ -31,7 +34,8 @@ use tokio::time::timeout;
 const IMPLICIT_ADD_VERSION: i16 = 12;
 /// The first version whose clients know TRANSACTION_ABORTABLE.
 const ABORTABLE_VERSION: i16 = 11;
-/// How often, and for how long, an implicit add is tried again while the transaction before it ends.
+/// How often, and for how long, an implicit add is tried again while the transaction before it
+/// ends.
 const ADD_RETRY: Duration = Duration::from_millis(20);
 const ADD_RETRIES: u32 = 5;
 
@@ -61,7 +65,11 @@ pub(crate) async fn handle(
         } else {
             Err(ErrorCode::INVALID_REQUIRED_ACKS)
         };
-        let TopicProduceData { name, topic_id, partition_data } = topic;
+        let TopicProduceData {
+            name,
+            topic_id,
+            partition_data,
+        } = topic;
         let mut partition_responses = Vec::with_capacity(partition_data.len());
         for data in partition_data {
             let index = data.index;
@@ -70,17 +78,32 @@ pub(crate) async fn handle(
                 Err(code) => Err(*code),
             };
             partition_responses.push(match &item {
-                Ok(_) => PartitionProduceResponse { index, ..Default::default() },
+                Ok(_) => PartitionProduceResponse {
+                    index,
+                    ..Default::default()
+                },
                 Err(code) => failed(index, *code),
             });
             items.push(item);
         }
-        responses.push(TopicProduceResponse { name, topic_id, partition_responses });
+        responses.push(TopicProduceResponse {
+            name,
+            topic_id,
+            partition_responses,
+        });
     }
-    verify(node, context, request.transactional_id.as_deref(), &mut items).await;
+    verify(
+        node,
+        context,
+        request.transactional_id.as_deref(),
+        &mut items,
+    )
+    .await;
 
     let mut position = 0;
-    let answers = responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
+    let answers = responses
+        .iter_mut()
+        .flat_map(|topic| &mut topic.partition_responses);
     for (answer, item) in answers.zip(items) {
         match item.and_then(|item| append(item, context.api_version)) {
             Ok(appended) => {
@@ -93,7 +116,10 @@ pub(crate) async fn handle(
         }
     }
     context.release_turn();
-    let mut response = ProduceResponse { responses, ..Default::default() };
+    let mut response = ProduceResponse {
+        responses,
+        ..Default::default()
+    };
     if request.acks != 0 {
         await_durable(node, position, request.timeout_ms, &mut response).await;
     } else if !all_answers(&mut response).all(|answer| answer.error_code.is_ok()) {
@@ -109,7 +135,9 @@ fn find_topic(
     by_id: bool,
 ) -> Result<Arc<TopicEntry>, ErrorCode> {
     let entry = if by_id {
-        node.partitions.topic_by_id(topic.topic_id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?
+        node.partitions
+            .topic_by_id(topic.topic_id)
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?
     } else {
         let found = node.partitions.topic(&topic.name);
         found.ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?
@@ -122,12 +150,21 @@ fn find_topic(
 
 /// Finds the partition and reads the batch's header. The log checks the rest.
 fn prepare(entry: &TopicEntry, data: PartitionProduceData) -> Result<Item, ErrorCode> {
-    let partition =
-        entry.partition(data.index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?.clone();
+    let partition = entry
+        .partition(data.index)
+        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?
+        .clone();
     let batch = data.records.filter(|records| !records.is_empty());
     let batch = batch.ok_or(ErrorCode::INVALID_RECORD)?;
-    let stamp = RecordBatch::parse(batch.clone()).map_err(|_| ErrorCode::CORRUPT_MESSAGE)?.stamp();
-    Ok(Item { partition, batch, stamp, guard: None })
+    let stamp = RecordBatch::parse(batch.clone())
+        .map_err(|_| ErrorCode::CORRUPT_MESSAGE)?
+        .stamp();
+    Ok(Item {
+        partition,
+        batch,
+        stamp,
+        guard: None,
+    })
 }
 
 /// Makes sure that the coordinator knows the partitions in which this request opens a transaction.
@@ -140,7 +177,11 @@ async fn verify(
     let mut producer = None;
     let mut topic_partitions = Vec::new();
     let mut refused = None;
-    for item in items.iter_mut().flatten().filter(|item| item.stamp.transactional) {
+    for item in items
+        .iter_mut()
+        .flatten()
+        .filter(|item| item.stamp.transactional)
+    {
         let id = (item.stamp.producer_id, item.stamp.producer_epoch);
         if *producer.get_or_insert(id) != id {
             refused = Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
@@ -150,9 +191,15 @@ async fn verify(
             topic_partitions.push(item.partition.name().clone());
         }
     }
-    let Some((producer_id, epoch)) = producer else { return };
+    let Some((producer_id, epoch)) = producer else {
+        return;
+    };
     let Some(transactional_id) = transactional_id else {
-        return refuse(items, ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, |_| true);
+        return refuse(
+            items,
+            ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            |_| true,
+        );
     };
     if let Some(code) = refused {
         return refuse(items, code, |_| true);
@@ -164,12 +211,23 @@ async fn verify(
     if !implicit && !node.config.transaction_partition_verification_enable {
         return;
     }
-    let mode = if implicit { VerifyMode::Add } else { VerifyMode::Verify };
+    let mode = if implicit {
+        VerifyMode::Add
+    } else {
+        VerifyMode::Verify
+    };
     let mut retries = if implicit { ADD_RETRIES } else { 0 };
     let verified = loop {
         let verified = node
             .transactions
-            .verify_or_add(node, transactional_id, producer_id, epoch, &topic_partitions, mode)
+            .verify_or_add(
+                node,
+                transactional_id,
+                producer_id,
+                epoch,
+                &topic_partitions,
+                mode,
+            )
             .await;
         if verified != Err(ErrorCode::CONCURRENT_TRANSACTIONS) || retries == 0 {
             break verified;
@@ -178,20 +236,26 @@ async fn verify(
         tokio::time::sleep(ADD_RETRY).await;
     };
     if let Err(code) = verified {
-        refuse(items, to_produce_error(code, context.api_version), |item| item.guard.is_some());
+        refuse(items, to_produce_error(code, context.api_version), |item| {
+            item.guard.is_some()
+        });
     }
 }
 
 /// Turns the transactional items that `which` picks into errors.
 fn refuse(items: &mut [Result<Item, ErrorCode>], code: ErrorCode, which: fn(&Item) -> bool) {
     for item in items {
-        if item.as_ref().is_ok_and(|item| item.stamp.transactional && which(item)) {
+        if item
+            .as_ref()
+            .is_ok_and(|item| item.stamp.transactional && which(item))
+        {
             *item = Err(code);
         }
     }
 }
 
-/// What a coordinator's error is called in a Produce answer, so that clients of that version react rightly.
+/// What a coordinator's error is called in a Produce answer, so that clients of that version react
+/// rightly.
 fn to_produce_error(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
@@ -212,7 +276,12 @@ fn to_produce_error(code: ErrorCode, version: i16) -> ErrorCode {
 }
 
 fn append(item: Item, version: i16) -> Result<Appended, ErrorCode> {
-    let Item { partition, batch, stamp, guard } = item;
+    let Item {
+        partition,
+        batch,
+        stamp,
+        guard,
+    } = item;
     let appended = if stamp.transactional {
         partition.append_verified(batch, stamp, guard)
     } else {
@@ -248,7 +317,10 @@ async fn await_durable(
 fn all_answers(
     response: &mut ProduceResponse,
 ) -> impl Iterator<Item = &mut PartitionProduceResponse> {
-    response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses)
+    response
+        .responses
+        .iter_mut()
+        .flat_map(|topic| &mut topic.partition_responses)
 }
 
 fn failed(index: i32, error_code: ErrorCode) -> PartitionProduceResponse {

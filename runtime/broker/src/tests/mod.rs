@@ -1,0 +1,11 @@
+//! The broker as a client sees it: requests over `serve`, and over TCP for what only TCP can get
+//! wrong.
+//!
+//! Invariants: time is virtual wherever it matters; nothing here sleeps for real.
+//! Never: calls a handler; every request goes through frames.
+
+mod bad_input;
+mod data_path;
+mod durability;
+pub(crate) mod harness;
+mod topics;
