@@ -35,6 +35,11 @@ impl Room {
         Room { group, now_ms: 0, next_token: 0, replies: Vec::new(), stored: 0 }
     }
 
+    /// Tokens name members here, so a room after a restart begins further up.
+    pub(super) fn skip_tokens(&mut self, count: u64) {
+        self.next_token += count;
+    }
+
     pub(super) fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)

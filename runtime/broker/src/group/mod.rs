@@ -5,9 +5,20 @@
 
 mod event;
 mod machine;
+#[cfg(test)]
+mod machine_properties;
+#[cfg(test)]
+mod machine_tests;
 mod member;
+mod offsets;
+#[cfg(test)]
+mod offsets_tests;
 mod rebalance;
+mod record;
+mod snapshot;
 mod state;
+#[cfg(test)]
+mod static_tests;
 mod subscription;
 
 use crate::node::Node;

@@ -21,13 +21,6 @@ impl Group {
         members.chain(pending).chain(self.join_deadline_ms).chain(self.sync_deadline_ms).min()
     }
 
-    /// Sessions are counted from now on: the broker was away, not the members.
-    pub(crate) fn restart_timers(&mut self, now_ms: i64) {
-        for member in self.members.values_mut() {
-            member.refresh_session(now_ms);
-        }
-    }
-
     pub(super) fn tick(&mut self, now_ms: i64, step: &mut Step) {
         let pending_before = self.pending_joins.len();
         self.pending_joins.retain(|_, forget_at_ms| *forget_at_ms > now_ms);
