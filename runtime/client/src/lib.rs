@@ -1,1 +1,29 @@
 //! Producer, consumer and admin for Millstream's broker and for Apache Kafka.
+//!
+//! The map: [`transport`] moves frames, [`cluster`] knows brokers, leaders and coordinators,
+//! [`producer`] accumulates and sends, [`consumer`] fetches, [`admin`] manages.
+//!
+//! Invariants: whatever may have reached a broker is treated as having reached it.
+//! Never: knows the broker's code; the only door is Kafka's protocol.
+
+pub mod clock;
+pub mod cluster;
+pub mod config;
+pub mod consumer;
+pub mod error;
+pub mod group;
+pub mod transport;
+
+#[cfg(test)]
+mod scripted;
+
+pub use clock::Clock;
+pub use cluster::{Cluster, CoordinatorKind, NodeId};
+pub use config::ClientConfig;
+pub use consumer::Consumer;
+pub use error::{
+    ClusterError, ConfigError, ConnectError, DeliveryError, RequestError, TransactionError,
+    UsageError,
+};
+pub use group::{GroupMetadata, OffsetAndMetadata};
+pub use transport::{BrokerAddress, FrameConnection, IntoTransport, TcpTransport, Transport};

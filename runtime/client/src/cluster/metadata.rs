@@ -1,0 +1,212 @@
+//! What the cluster looks like: brokers, topics, partitions, leaders.
+//!
+//! Invariants: a partition's leader epoch never goes back while the topic keeps its id.
+//! Never: asks anybody; the cluster does and hands the answer in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use millstream_protocol::messages::MetadataResponse;
+use millstream_protocol::messages::metadata::MetadataResponseTopic;
+use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
+
+use super::NodeId;
+use crate::transport::BrokerAddress;
+
+/// A partition as the metadata shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionMetadata {
+    /// The leader; `None` while there is none.
+    pub leader: Option<NodeId>,
+    /// The leader's epoch; -1 where the broker does not say.
+    pub leader_epoch: i32,
+}
+
+/// A topic as the metadata shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicMetadata {
+    /// The topic's id; zero where the broker does not say.
+    pub topic_id: Uuid,
+    /// Whether the topic belongs to the broker itself.
+    pub is_internal: bool,
+    /// By partition number, without gaps.
+    pub partitions: Vec<PartitionMetadata>,
+}
+
+/// The cache.
+#[derive(Debug, Default)]
+pub(super) struct Metadata {
+    pub(super) cluster_id: Option<String>,
+    pub(super) controller: Option<NodeId>,
+    pub(super) nodes: BTreeMap<NodeId, BrokerAddress>,
+    topics: BTreeMap<Arc<str>, TopicMetadata>,
+    /// What the last answer said about topics that it could not describe.
+    errors: BTreeMap<Arc<str>, ErrorCode>,
+    /// Counts answers; single flight compares it.
+    pub(super) version: u64,
+    pub(super) refreshed_at_ms: i64,
+}
+
+impl Metadata {
+    pub(super) fn topic(&self, topic: &str) -> Option<&TopicMetadata> {
+        self.topics.get(topic)
+    }
+
+    pub(super) fn error(&self, topic: &str) -> Option<ErrorCode> {
+        self.errors.get(topic).copied()
+    }
+
+    pub(super) fn topic_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.topics.keys()
+    }
+
+    pub(super) fn partition(&self, partition: &TopicPartition) -> Option<&PartitionMetadata> {
+        let index = usize::try_from(partition.partition).ok()?;
+        self.topics.get(&partition.topic)?.partitions.get(index)
+    }
+
+    pub(super) fn forget_topic(&mut self, topic: &str) {
+        self.topics.remove(topic);
+        self.errors.remove(topic);
+    }
+
+    /// Takes an answer over. A topic that the answer does not mention stays as it was.
+    pub(super) fn apply(&mut self, response: &MetadataResponse, now_ms: i64) {
+        if response.cluster_id.is_some() {
+            self.cluster_id.clone_from(&response.cluster_id);
+        }
+        self.controller = Some(NodeId(response.controller_id)).filter(|node| node.0 >= 0);
+        if !response.brokers.is_empty() {
+            self.nodes = response
+                .brokers
+                .iter()
+                .filter_map(|broker| {
+                    let port = u16::try_from(broker.port).ok()?;
+                    Some((
+                        NodeId(broker.node_id),
+                        BrokerAddress::new(broker.host.clone(), port),
+                    ))
+                })
+                .collect();
+        }
+        for topic in &response.topics {
+            let Some(name) = topic.name.as_deref() else {
+                continue;
+            };
+            self.apply_topic(name, topic);
+        }
+        self.version += 1;
+        self.refreshed_at_ms = now_ms;
+    }
+
+    fn apply_topic(&mut self, name: &str, topic: &MetadataResponseTopic) {
+        let name: Arc<str> = self
+            .topics
+            .get_key_value(name)
+            .map_or_else(|| name.into(), |(k, _)| Arc::clone(k));
+        if !topic.error_code.is_ok() {
+            // A known topic keeps its leaders: an answer of a broker that has just started and
+            // does not know the topic yet must not make records restart elsewhere.
+            self.errors.insert(name, topic.error_code);
+            return;
+        }
+        self.errors.remove(&name);
+        let known = self.topics.entry(name).or_default();
+        if known.topic_id != topic.topic_id {
+            known.partitions.clear();
+        }
+        known.topic_id = topic.topic_id;
+        known.is_internal = topic.is_internal;
+        let mut partitions: Vec<_> = topic.partitions.iter().collect();
+        partitions.sort_unstable_by_key(|partition| partition.partition_index);
+        for (index, partition) in partitions.into_iter().enumerate() {
+            if i32::try_from(index) != Ok(partition.partition_index) {
+                break;
+            }
+            let new = PartitionMetadata {
+                leader: Some(NodeId(partition.leader_id)).filter(|node| node.0 >= 0),
+                leader_epoch: partition.leader_epoch,
+            };
+            match known.partitions.get_mut(index) {
+                Some(old) if new.leader_epoch >= old.leader_epoch || new.leader_epoch < 0 => {
+                    *old = new;
+                }
+                Some(_) => {}
+                None => known.partitions.push(new),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_protocol::messages::metadata::{
+        MetadataResponseBroker, MetadataResponsePartition,
+    };
+
+    use super::*;
+
+    fn answer(topic_id: Uuid, leaders: &[(i32, i32)]) -> MetadataResponse {
+        let partitions = leaders
+            .iter()
+            .zip(0..)
+            .map(
+                |((leader_id, leader_epoch), index)| MetadataResponsePartition {
+                    partition_index: index,
+                    leader_id: *leader_id,
+                    leader_epoch: *leader_epoch,
+                    ..Default::default()
+                },
+            );
+        MetadataResponse {
+            brokers: vec![MetadataResponseBroker {
+                node_id: 1,
+                host: "h".into(),
+                port: 9092,
+                ..Default::default()
+            }],
+            topics: vec![MetadataResponseTopic {
+                name: Some("orders".into()),
+                topic_id,
+                partitions: partitions.collect(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+
+    fn leader(metadata: &Metadata, partition: i32) -> Option<NodeId> {
+        metadata
+            .partition(&TopicPartition::new("orders", partition))
+            .and_then(|p| p.leader)
+    }
+
+    #[test]
+    fn an_older_leader_epoch_is_not_believed_unless_the_topic_is_a_new_one() {
+        let mut metadata = Metadata::default();
+        metadata.apply(&answer(Uuid([1; 16]), &[(1, 5)]), 0);
+        metadata.apply(&answer(Uuid([1; 16]), &[(2, 4)]), 0);
+        assert_eq!(leader(&metadata, 0), Some(NodeId(1)));
+        metadata.apply(&answer(Uuid([1; 16]), &[(2, 6)]), 0);
+        assert_eq!(leader(&metadata, 0), Some(NodeId(2)));
+        metadata.apply(&answer(Uuid([2; 16]), &[(1, 0), (-1, 0)]), 0);
+        assert_eq!(leader(&metadata, 0), Some(NodeId(1)));
+        assert_eq!(leader(&metadata, 1), None);
+    }
+
+    #[test]
+    fn b51_a_topic_that_seems_to_vanish_keeps_its_partitions() {
+        let mut metadata = Metadata::default();
+        metadata.apply(&answer(Uuid([1; 16]), &[(1, 5)]), 0);
+        let mut gone = answer(Uuid::ZERO, &[]);
+        gone.topics[0].error_code = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+        metadata.apply(&gone, 1);
+        assert_eq!(leader(&metadata, 0), Some(NodeId(1)));
+        assert_eq!(
+            metadata.error("orders"),
+            Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+        );
+        metadata.apply(&answer(Uuid([1; 16]), &[(1, 5)]), 2);
+        assert_eq!(metadata.error("orders"), None);
+    }
+}

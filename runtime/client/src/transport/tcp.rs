@@ -1,0 +1,285 @@
+//! Frames over TCP: a four-byte length, then the frame.
+//!
+//! Invariants: a frame never exceeds the limit in either direction; memory for an incoming frame
+//! grows with the bytes that arrived, not with the length that was announced.
+//! Never: reconnects; a connection that fails is closed and stays closed.
+
+use std::io;
+use std::io::IoSlice;
+
+use async_trait::async_trait;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use millstream_protocol::Frame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+
+use super::{BrokerAddress, FrameConnection, Transport};
+
+/// Frames queued a direction before the sender of frames has to wait.
+const QUEUED_FRAMES: usize = 64;
+/// How many bytes a read asks for at least.
+const READ_BYTES: usize = 64 * 1024;
+/// Slices handed to one vectored write.
+const SLICES_PER_WRITE: usize = 64;
+
+/// Connects to brokers over TCP.
+#[derive(Clone, Debug)]
+pub struct TcpTransport {
+    bootstrap: Vec<BrokerAddress>,
+    frame_bytes_max: usize,
+}
+
+impl TcpTransport {
+    /// The largest frame that is sent or accepted unless told otherwise: 128 MiB.
+    pub const FRAME_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+    /// A transport that begins at `host:port[,host:port]`. Port 9092 where none is given; parts
+    /// that name no host are left out, so a text without any gives no bootstrap address and every
+    /// request fails with an error that says so.
+    #[must_use]
+    pub fn new(bootstrap: &str) -> Self {
+        let bootstrap = bootstrap.split(',').filter_map(parse_address).collect();
+        Self {
+            bootstrap,
+            frame_bytes_max: Self::FRAME_BYTES_MAX,
+        }
+    }
+
+    /// Sets the largest frame that is sent or accepted, in bytes.
+    #[must_use]
+    pub fn with_frame_bytes_max(mut self, bytes: usize) -> Self {
+        self.frame_bytes_max = bytes;
+        self
+    }
+}
+
+fn parse_address(text: &str) -> Option<BrokerAddress> {
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) = rest.split_once(']')?;
+        let port = after
+            .strip_prefix(':')
+            .map_or(Some(9092), |port| port.parse().ok())?;
+        return Some(BrokerAddress::new(host, port));
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() => {
+            Some(BrokerAddress::new(host, port.parse().ok()?))
+        }
+        Some(_) => None,
+        None => Some(BrokerAddress::new(text, 9092)),
+    }
+}
+
+#[async_trait]
+impl Transport for TcpTransport {
+    async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
+        let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+        stream.set_nodelay(true)?;
+        let (read_half, write_half) = stream.into_split();
+        let (outgoing, to_write) = mpsc::channel(QUEUED_FRAMES);
+        let (arrived, incoming) = mpsc::channel(QUEUED_FRAMES);
+        let limit = self.frame_bytes_max;
+        let peer = address.clone();
+        tokio::spawn(async move {
+            if let Err(error) = write_frames(write_half, to_write, limit).await {
+                tracing::debug!(peer = %peer, %error, "writing to the broker failed");
+            }
+        });
+        let peer = address.clone();
+        tokio::spawn(async move {
+            let closed = arrived.clone();
+            tokio::select! {
+                biased;
+                () = closed.closed() => {}
+                result = read_frames(read_half, arrived, limit) => {
+                    if let Err(error) = result {
+                        tracing::debug!(peer = %peer, %error, "reading from the broker failed");
+                    }
+                }
+            }
+        });
+        Ok(FrameConnection { outgoing, incoming })
+    }
+
+    fn bootstrap(&self) -> Vec<BrokerAddress> {
+        self.bootstrap.clone()
+    }
+}
+
+/// Writes queued frames, as many as wait in one go, until the queue closes.
+async fn write_frames(
+    mut stream: OwnedWriteHalf,
+    mut frames: mpsc::Receiver<Frame>,
+    limit: usize,
+) -> io::Result<()> {
+    let mut waiting = Vec::with_capacity(QUEUED_FRAMES);
+    let mut parts: Vec<Bytes> = Vec::new();
+    while frames.recv_many(&mut waiting, QUEUED_FRAMES).await > 0 {
+        parts.clear();
+        for frame in waiting.drain(..) {
+            let size = frame.size_bytes();
+            if size > limit {
+                return Err(io::Error::other(format!(
+                    "a request of {size} bytes exceeds the largest frame, {limit} bytes"
+                )));
+            }
+            let mut length = BytesMut::with_capacity(4);
+            length.put_u32(u32::try_from(size).map_err(io::Error::other)?);
+            parts.push(length.freeze());
+            parts.extend(
+                frame
+                    .segments()
+                    .iter()
+                    .filter(|part| !part.is_empty())
+                    .cloned(),
+            );
+        }
+        write_parts(&mut stream, &mut parts).await?;
+    }
+    stream.shutdown().await
+}
+
+async fn write_parts(stream: &mut OwnedWriteHalf, parts: &mut [Bytes]) -> io::Result<()> {
+    let mut first = 0;
+    while let Some(pending) = parts.get_mut(first..).filter(|pending| !pending.is_empty()) {
+        let slices: Vec<IoSlice<'_>> = pending
+            .iter()
+            .take(SLICES_PER_WRITE)
+            .map(|part| IoSlice::new(part))
+            .collect();
+        let mut written = stream.write_vectored(&slices).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        for part in pending.iter_mut() {
+            let taken = written.min(part.len());
+            part.advance(taken);
+            written -= taken;
+            if !part.is_empty() {
+                break;
+            }
+            first += 1;
+            if written == 0 {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads frames until the peer closes, nobody listens any more or a length is out of bounds.
+async fn read_frames(
+    mut stream: OwnedReadHalf,
+    frames: mpsc::Sender<Frame>,
+    limit: usize,
+) -> io::Result<()> {
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    loop {
+        while let Some(frame) = take_frame(&mut buffer, limit)? {
+            if frames.send(Frame::from_bytes(frame)).await.is_err() {
+                return Ok(());
+            }
+        }
+        buffer.reserve(READ_BYTES);
+        if stream.read_buf(&mut buffer).await? == 0 {
+            return if buffer.is_empty() {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            };
+        }
+    }
+}
+
+fn take_frame(buffer: &mut BytesMut, limit: usize) -> io::Result<Option<Bytes>> {
+    let Some(length) = buffer.first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let announced = i32::from_be_bytes(*length);
+    let size = usize::try_from(announced)
+        .ok()
+        .filter(|size| *size <= limit)
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a frame announces {announced} bytes; at most {limit} are accepted"),
+            )
+        })?;
+    if buffer.len() < 4 + size {
+        return Ok(None);
+    }
+    buffer.advance(4);
+    Ok(Some(buffer.split_to(size).freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[test]
+    fn bootstrap_text_gives_addresses() {
+        let transport = TcpTransport::new("a:1, b ,[::1]:7,,:9,c:x");
+        let expected = [("a", 1), ("b", 9092), ("::1", 7)].map(|(h, p)| BrokerAddress::new(h, p));
+        assert_eq!(transport.bootstrap(), expected);
+        assert_eq!(BrokerAddress::new("::1", 7).to_string(), "[::1]:7");
+    }
+
+    #[test]
+    fn a_length_out_of_bounds_is_refused_before_memory_is_taken() {
+        for bad in [[0xff, 0xff, 0xff, 0xff], [0x7f, 0xff, 0xff, 0xff]] {
+            let mut buffer = BytesMut::from(&bad[..]);
+            assert_eq!(
+                take_frame(&mut buffer, 1024).unwrap_err().kind(),
+                io::ErrorKind::InvalidData
+            );
+        }
+        let mut partial = BytesMut::from(&[0, 0, 0, 3, 1, 2][..]);
+        assert_eq!(take_frame(&mut partial, 1024).unwrap(), None);
+        partial.put_u8(3);
+        assert_eq!(
+            take_frame(&mut partial, 1024).unwrap().unwrap(),
+            Bytes::from_static(&[1, 2, 3])
+        );
+    }
+
+    #[tokio::test]
+    async fn frames_of_many_segments_come_back_whole_and_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let echo = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let (mut read, mut write) = socket.split();
+            tokio::io::copy(&mut read, &mut write).await.unwrap();
+        });
+        let transport = TcpTransport::new(&format!("127.0.0.1:{port}"));
+        let address = transport.bootstrap().remove(0);
+        let FrameConnection {
+            outgoing,
+            mut incoming,
+        } = transport.connect(&address).await.unwrap();
+        for size in [0_usize, 1, 1000, 300_000] {
+            let segments = (0..100).map(|i| Bytes::from(vec![u8::try_from(i).unwrap(); size]));
+            outgoing
+                .send(Frame::from_segments(segments.collect()))
+                .await
+                .unwrap();
+        }
+        for size in [0_usize, 1, 1000, 300_000] {
+            let frame = incoming.recv().await.unwrap().into_contiguous();
+            assert_eq!(frame.len(), size * 100);
+            for (i, chunk) in frame.chunks(size.max(1)).enumerate() {
+                assert!(chunk.iter().all(|byte| usize::from(*byte) == i));
+            }
+        }
+        drop(outgoing);
+        assert!(incoming.recv().await.is_none(), "both sides close");
+        echo.await.unwrap();
+    }
+}
