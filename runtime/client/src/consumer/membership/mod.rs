@@ -1,0 +1,2 @@
+//! Membership in a group.
+mod machine;
