@@ -118,6 +118,7 @@ table! {
     Metadata => metadata(MetadataRequest) "metadata";
     ApiVersions => api_versions(ApiVersionsRequest) "api_versions";
     CreateTopics => create_topics(CreateTopicsRequest) "create_topics";
+    DeleteRecords => delete_records(DeleteRecordsRequest) "delete_records";
     DeleteTopics => delete_topics(DeleteTopicsRequest) "delete_topics";
     OffsetForLeaderEpoch => offset_for_leader_epoch(OffsetForLeaderEpochRequest) "leader_epoch";
     DescribeCluster => describe_cluster(DescribeClusterRequest) "describe_cluster";

@@ -26,7 +26,6 @@ mod tests;
 mod topic_settings;
 mod topics;
 mod transaction;
-mod verification;
 
 pub use broker::Broker;
 pub use clock::Clock;

@@ -6,12 +6,11 @@
 
 use crate::Clock;
 use crate::sync_loop::SyncLoop;
-use crate::verification::{Guard, VerificationTable};
 use bytes::Bytes;
 use millstream_log::{AppendError, AppendOrigin, Appended, LogOffsets, PartitionLog};
-use millstream_protocol::{ErrorCode, ProducerStamp, RecordBatch, TopicPartition, Uuid};
+use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::Notify;
 
 /// A partition that is served.
@@ -22,7 +21,6 @@ pub(crate) struct Partition {
     log: Arc<PartitionLog>,
     sync: Arc<SyncLoop>,
     clock: Clock,
-    verifications: Mutex<VerificationTable>,
     waiters: Waiters,
 }
 
@@ -55,7 +53,6 @@ impl Partition {
             log,
             sync,
             clock,
-            verifications: Mutex::default(),
             waiters: Waiters::default(),
         });
         let weak: Weak<Self> = Arc::downgrade(&partition);
@@ -87,59 +84,9 @@ impl Partition {
         self.log.offsets()
     }
 
-    /// Appends and asks for a sync. The caller acknowledges after `Node::durable(journal_position)`
-    /// only.
-    ///
-    /// Markers come this way as well; batches of a client's transaction go through
-    /// [`Partition::append_verified`].
+    /// Appends and asks for a sync. The caller acknowledges after
+    /// `Node::durable(journal_position)` only.
     pub(crate) fn append(
-        &self,
-        batches: Bytes,
-        origin: AppendOrigin,
-    ) -> Result<Appended, AppendFailure> {
-        if !matches!(origin, AppendOrigin::Marker { .. }) {
-            return self.append_to_log(batches, origin);
-        }
-        let producer_id = RecordBatch::parse(batches.clone())
-            .ok()
-            .map(|b| b.producer_id());
-        let mut verifications = self.verifications();
-        let appended = self.append_to_log(batches, origin)?;
-        if let Some(producer_id) = producer_id {
-            verifications.end(producer_id);
-        }
-        Ok(appended)
-    }
-
-    /// Begins the verification that the next batch of a transaction needs; `None` when that
-    /// transaction is open here already.
-    pub(crate) fn begin_verification(&self, stamp: ProducerStamp) -> Option<Guard> {
-        let mut verifications = self.verifications();
-        (!self.has_open(stamp)).then(|| verifications.begin(stamp))
-    }
-
-    /// Appends a batch of a client's transaction: into the open one, or as its first batch under
-    /// `guard`.
-    pub(crate) fn append_verified(
-        &self,
-        batch: Bytes,
-        stamp: ProducerStamp,
-        guard: Option<Guard>,
-    ) -> Result<Appended, AppendFailure> {
-        let mut verifications = self.verifications();
-        if !self.has_open(stamp) {
-            let known = self.log.producer(stamp.producer_id);
-            let knows_producer = known.is_some_and(|p| p.producer_epoch == stamp.producer_epoch);
-            verifications
-                .check(stamp, guard, knows_producer)
-                .map_err(AppendFailure::Unverified)?;
-        }
-        let appended = self.append_to_log(batch, AppendOrigin::Client)?;
-        verifications.end(stamp.producer_id);
-        Ok(appended)
-    }
-
-    fn append_to_log(
         &self,
         batches: Bytes,
         origin: AppendOrigin,
@@ -147,28 +94,9 @@ impl Partition {
         if self.sync.failed() {
             return Err(AppendFailure::Poisoned);
         }
-        let now_ms = self.clock.now_ms();
-        let appended = self
-            .log
-            .append(batches, origin, now_ms)
-            .map_err(AppendFailure::Log)?;
+        let appended = self.log.append(batches, origin, self.clock.now_ms())?;
         self.sync.request();
         Ok(appended)
-    }
-
-    fn has_open(&self, stamp: ProducerStamp) -> bool {
-        self.log
-            .producer(stamp.producer_id)
-            .is_some_and(|producer| {
-                producer.producer_epoch == stamp.producer_epoch
-                    && producer.transaction_first_offset.is_some()
-            })
-    }
-
-    fn verifications(&self) -> MutexGuard<'_, VerificationTable> {
-        self.verifications
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a waiter on the list. Register first, then look at the log, then wait.
@@ -198,10 +126,7 @@ impl Partition {
 pub(crate) enum AppendFailure {
     /// The log refused it.
     #[error(transparent)]
-    Log(AppendError),
-    /// The transaction is not known to have this partition.
-    #[error("not verified: {0}")]
-    Unverified(ErrorCode),
+    Log(#[from] AppendError),
     /// A sync has failed before.
     #[error("an earlier sync of the journal failed; open the broker again")]
     Poisoned,
@@ -212,7 +137,6 @@ impl AppendFailure {
     pub(crate) fn error_code(&self) -> ErrorCode {
         match self {
             Self::Log(error) => error.error_code(),
-            Self::Unverified(code) => *code,
             Self::Poisoned => ErrorCode::KAFKA_STORAGE_ERROR,
         }
     }

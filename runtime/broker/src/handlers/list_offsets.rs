@@ -9,6 +9,7 @@
 use super::{LEADER_EPOCH, check_leader_epoch};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
+use millstream_log::ReadError;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
@@ -85,11 +86,18 @@ fn look_up(
         LATEST => return Ok((end, -1)),
         EARLIEST | EARLIEST_LOCAL => return Ok((offsets.log_start, -1)),
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => None,
-        MAX_TIMESTAMP => partition.log().offset_of_max_timestamp(),
-        timestamp if timestamp >= 0 => partition.log().offset_for_timestamp(timestamp),
+        MAX_TIMESTAMP => read(partition.log().max_timestamp())?,
+        timestamp if timestamp >= 0 => read(partition.log().offset_for_timestamp(timestamp))?,
         _ => return Err(ErrorCode::UNSUPPORTED_VERSION),
     };
     Ok(found
         .filter(|(offset, _)| *offset < end)
         .unwrap_or((-1, -1)))
+}
+
+fn read(found: Result<Option<(i64, i64)>, ReadError>) -> Result<Option<(i64, i64)>, ErrorCode> {
+    found.map_err(|error| {
+        tracing::error!(%error, "look-up by time failed");
+        error.error_code()
+    })
 }

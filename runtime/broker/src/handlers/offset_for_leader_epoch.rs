@@ -5,7 +5,7 @@
 //! Invariants: an epoch that is not known is answered with -1 for both epoch and end.
 //! Never: waits.
 
-use super::{LEADER_EPOCH, check_leader_epoch};
+use super::check_leader_epoch;
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use millstream_protocol::ErrorCode;
@@ -53,15 +53,12 @@ fn look_up(
         .partition(topic, asked.partition)
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
     check_leader_epoch(asked.current_leader_epoch)?;
-    let known = asked.leader_epoch == LEADER_EPOCH;
+    let known = partition.log().end_offset_for_epoch(asked.leader_epoch);
+    let (leader_epoch, end_offset) = known.unwrap_or((-1, -1));
     Ok(EpochEndOffset {
         error_code: ErrorCode::NONE,
         partition: asked.partition,
-        leader_epoch: if known { LEADER_EPOCH } else { -1 },
-        end_offset: if known {
-            partition.offsets().log_end
-        } else {
-            -1
-        },
+        leader_epoch,
+        end_offset,
     })
 }

@@ -1,8 +1,8 @@
 //! Produce 3–13: the stage `append`.
 //!
 //! ```text
-//! check ─▶ verify or add to the transaction ─▶ append each partition ─▶ turn released ─▶ durable
-//! ─▶ answer
+//! check ─▶ [under the transaction's lock: verify or add] append each partition ─▶ turn released
+//!                                                                       └─▶ durable ─▶ answer
 //! ```
 //!
 //! Deviations: acks 1 waits for durability as acks -1 does. A topic is created by Metadata, not
@@ -17,8 +17,7 @@ use crate::dispatch::RequestContext;
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::topics::{TopicEntry, is_internal};
-use crate::transaction::VerifyMode;
-use crate::verification::Guard;
+use crate::transaction::{Mode, produce_error, produce_mode};
 use bytes::Bytes;
 use millstream_log::{AppendOrigin, Appended};
 use millstream_protocol::messages::produce::{
@@ -30,22 +29,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The first version whose clients leave adding partitions to the broker (transaction version 2).
-const IMPLICIT_ADD_VERSION: i16 = 12;
-/// The first version whose clients know TRANSACTION_ABORTABLE.
-const ABORTABLE_VERSION: i16 = 11;
-/// How often, and for how long, an implicit add is tried again while the transaction before it
+/// How often, and how long apart, an implicit add is tried again while the transaction before it
 /// ends.
-const ADD_RETRY: Duration = Duration::from_millis(20);
 const ADD_RETRIES: u32 = 5;
+const ADD_RETRY: Duration = Duration::from_millis(20);
 
 /// One partition's part of the request on its way to the log.
 struct Item {
     partition: Arc<Partition>,
     batch: Bytes,
     stamp: ProducerStamp,
-    guard: Option<Guard>,
 }
+
+type Outcome = Result<Appended, ErrorCode>;
 
 /// Appends every partition's batch and answers when all are durable.
 pub(crate) async fn handle(
@@ -53,76 +49,59 @@ pub(crate) async fn handle(
     context: &RequestContext,
     request: ProduceRequest,
 ) -> ProduceResponse {
-    if request.acks == 0 {
+    let ProduceRequest {
+        transactional_id,
+        acks,
+        timeout_ms,
+        topic_data,
+    } = request;
+    if acks == 0 {
         context.answer_nothing();
     }
-    let by_id = context.api_version >= 13;
-    let mut items = Vec::with_capacity(request.topic_data.len());
-    let mut responses = Vec::with_capacity(request.topic_data.len());
-    for topic in request.topic_data {
-        let entry = if matches!(request.acks, -1..=1) {
-            find_topic(node, &topic, by_id)
+    let mut items = Vec::with_capacity(topic_data.len());
+    let mut responses = Vec::with_capacity(topic_data.len());
+    for topic in topic_data {
+        let entry = if matches!(acks, -1..=1) {
+            find_topic(node, &topic, context.api_version)
         } else {
             Err(ErrorCode::INVALID_REQUIRED_ACKS)
         };
-        let TopicProduceData {
-            name,
-            topic_id,
-            partition_data,
-        } = topic;
-        let mut partition_responses = Vec::with_capacity(partition_data.len());
-        for data in partition_data {
-            let index = data.index;
-            let item = match &entry {
-                Ok(entry) => prepare(entry, data),
-                Err(code) => Err(*code),
-            };
-            partition_responses.push(match &item {
-                Ok(_) => PartitionProduceResponse {
-                    index,
-                    ..Default::default()
-                },
-                Err(code) => failed(index, *code),
+        let mut partition_responses = Vec::with_capacity(topic.partition_data.len());
+        for data in topic.partition_data {
+            partition_responses.push(PartitionProduceResponse {
+                index: data.index,
+                ..Default::default()
             });
-            items.push(item);
+            items.push(
+                entry
+                    .as_deref()
+                    .map_err(|code| *code)
+                    .and_then(|entry| prepare(entry, data)),
+            );
         }
         responses.push(TopicProduceResponse {
-            name,
-            topic_id,
+            name: topic.name,
+            topic_id: topic.topic_id,
             partition_responses,
         });
     }
-    verify(
+    let outcomes = append_all(
         node,
-        context,
-        request.transactional_id.as_deref(),
-        &mut items,
+        context.api_version,
+        transactional_id.as_deref(),
+        items,
     )
     .await;
-
-    let mut position = 0;
-    let answers = responses
-        .iter_mut()
-        .flat_map(|topic| &mut topic.partition_responses);
-    for (answer, item) in answers.zip(items) {
-        match item.and_then(|item| append(item, context.api_version)) {
-            Ok(appended) => {
-                position = position.max(appended.journal_position);
-                answer.base_offset = appended.base_offset;
-                answer.log_append_time_ms = appended.log_append_time_ms;
-                answer.log_start_offset = appended.log_start_offset;
-            }
-            Err(code) => *answer = failed(answer.index, code),
-        }
-    }
     context.release_turn();
+
     let mut response = ProduceResponse {
         responses,
         ..Default::default()
     };
-    if request.acks != 0 {
-        await_durable(node, position, request.timeout_ms, &mut response).await;
-    } else if !all_answers(&mut response).all(|answer| answer.error_code.is_ok()) {
+    let position = fill(&mut response, outcomes);
+    if acks != 0 {
+        await_durable(node, position, timeout_ms, &mut response).await;
+    } else if !answers(&mut response).all(|answer| answer.error_code.is_ok()) {
         // The only way to tell a client that asked for no answers.
         context.close_connection();
     }
@@ -132,12 +111,11 @@ pub(crate) async fn handle(
 fn find_topic(
     node: &Node,
     topic: &TopicProduceData,
-    by_id: bool,
+    version: i16,
 ) -> Result<Arc<TopicEntry>, ErrorCode> {
-    let entry = if by_id {
-        node.partitions
-            .topic_by_id(topic.topic_id)
-            .ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?
+    let entry = if version >= 13 {
+        let found = node.partitions.topic_by_id(topic.topic_id);
+        found.ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?
     } else {
         let found = node.partitions.topic(&topic.name);
         found.ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?
@@ -150,150 +128,134 @@ fn find_topic(
 
 /// Finds the partition and reads the batch's header. The log checks the rest.
 fn prepare(entry: &TopicEntry, data: PartitionProduceData) -> Result<Item, ErrorCode> {
-    let partition = entry
-        .partition(data.index)
+    let partition = entry.partition(data.index);
+    let partition = partition
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?
         .clone();
     let batch = data.records.filter(|records| !records.is_empty());
     let batch = batch.ok_or(ErrorCode::INVALID_RECORD)?;
-    let stamp = RecordBatch::parse(batch.clone())
-        .map_err(|_| ErrorCode::CORRUPT_MESSAGE)?
-        .stamp();
+    let stamp = match RecordBatch::parse(batch.clone()) {
+        Ok(header) => header.stamp(),
+        Err(error) => {
+            tracing::debug!(partition = %partition.name(), %error, "no record batch");
+            return Err(ErrorCode::CORRUPT_MESSAGE);
+        }
+    };
     Ok(Item {
         partition,
         batch,
         stamp,
-        guard: None,
     })
 }
 
-/// Makes sure that the coordinator knows the partitions in which this request opens a transaction.
-async fn verify(
-    node: &Arc<Node>,
-    context: &RequestContext,
+/// Appends every item: those of a transaction under its id's lock, so that no marker comes between
+/// the coordinator's word and the data.
+async fn append_all(
+    node: &Node,
+    version: i16,
     transactional_id: Option<&str>,
-    items: &mut [Result<Item, ErrorCode>],
-) {
-    let mut producer = None;
-    let mut topic_partitions = Vec::new();
-    let mut refused = None;
-    for item in items
-        .iter_mut()
-        .flatten()
-        .filter(|item| item.stamp.transactional)
-    {
-        let id = (item.stamp.producer_id, item.stamp.producer_epoch);
-        if *producer.get_or_insert(id) != id {
-            refused = Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
-        }
-        item.guard = item.partition.begin_verification(item.stamp);
-        if item.guard.is_some() {
-            topic_partitions.push(item.partition.name().clone());
-        }
-    }
-    let Some((producer_id, epoch)) = producer else {
-        return;
+    items: Vec<Result<Item, ErrorCode>>,
+) -> Vec<Outcome> {
+    let producer = match producer_of(&items) {
+        Ok(Some(producer)) => producer,
+        Ok(None) => return append_each(items, AppendOrigin::Client),
+        Err(code) => return append_others(items, code),
     };
     let Some(transactional_id) = transactional_id else {
-        return refuse(
-            items,
-            ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            |_| true,
+        return append_others(items, ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
+    };
+    let in_transaction = items
+        .iter()
+        .flatten()
+        .filter(|item| item.stamp.transactional);
+    let partitions: Vec<_> = in_transaction
+        .map(|item| item.partition.name().clone())
+        .collect();
+    let mode = produce_mode(version);
+    let (origin, mut retries) = match mode {
+        Mode::Add => (AppendOrigin::Client, ADD_RETRIES),
+        Mode::Verify => (AppendOrigin::LegacyClient, 0),
+    };
+    let mut items = Some(items);
+    loop {
+        let appended = node.transactions.within_transaction(
+            transactional_id,
+            producer.producer_id,
+            producer.producer_epoch,
+            &partitions,
+            mode,
+            || append_each(items.take().unwrap_or_default(), origin),
         );
-    };
-    if let Some(code) = refused {
-        return refuse(items, code, |_| true);
-    }
-    if topic_partitions.is_empty() {
-        return;
-    }
-    let implicit = context.api_version >= IMPLICIT_ADD_VERSION;
-    if !implicit && !node.config.transaction_partition_verification_enable {
-        return;
-    }
-    let mode = if implicit {
-        VerifyMode::Add
-    } else {
-        VerifyMode::Verify
-    };
-    let mut retries = if implicit { ADD_RETRIES } else { 0 };
-    let verified = loop {
-        let verified = node
-            .transactions
-            .verify_or_add(
-                node,
-                transactional_id,
-                producer_id,
-                epoch,
-                &topic_partitions,
-                mode,
-            )
-            .await;
-        if verified != Err(ErrorCode::CONCURRENT_TRANSACTIONS) || retries == 0 {
-            break verified;
-        }
-        retries -= 1;
-        tokio::time::sleep(ADD_RETRY).await;
-    };
-    if let Err(code) = verified {
-        refuse(items, to_produce_error(code, context.api_version), |item| {
-            item.guard.is_some()
-        });
-    }
-}
-
-/// Turns the transactional items that `which` picks into errors.
-fn refuse(items: &mut [Result<Item, ErrorCode>], code: ErrorCode, which: fn(&Item) -> bool) {
-    for item in items {
-        if item
-            .as_ref()
-            .is_ok_and(|item| item.stamp.transactional && which(item))
-        {
-            *item = Err(code);
+        match appended {
+            Ok(outcomes) => return outcomes,
+            Err(ErrorCode::CONCURRENT_TRANSACTIONS) if retries > 0 => {
+                retries -= 1;
+                tokio::time::sleep(ADD_RETRY).await;
+            }
+            Err(error) => {
+                let refused = produce_error(error, version);
+                return append_others(items.unwrap_or_default(), refused);
+            }
         }
     }
 }
 
-/// What a coordinator's error is called in a Produce answer, so that clients of that version react
-/// rightly.
-fn to_produce_error(code: ErrorCode, version: i16) -> ErrorCode {
-    match code {
-        ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        ErrorCode::INVALID_TXN_STATE | ErrorCode::TRANSACTION_ABORTABLE
-            if version >= ABORTABLE_VERSION =>
-        {
-            ErrorCode::TRANSACTION_ABORTABLE
+/// The producer of the request's transactional batches; an error when there are two.
+fn producer_of(items: &[Result<Item, ErrorCode>]) -> Result<Option<ProducerStamp>, ErrorCode> {
+    let mut producer: Option<ProducerStamp> = None;
+    for Item { stamp, .. } in items.iter().flatten() {
+        let same = |other: ProducerStamp| {
+            other.producer_id == stamp.producer_id && other.producer_epoch == stamp.producer_epoch
+        };
+        match producer {
+            _ if !stamp.transactional => {}
+            None => producer = Some(*stamp),
+            Some(other) if same(other) => {}
+            Some(_) => return Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING),
         }
-        ErrorCode::TRANSACTION_ABORTABLE => ErrorCode::INVALID_TXN_STATE,
-        ErrorCode::COORDINATOR_LOAD_IN_PROGRESS
-        | ErrorCode::COORDINATOR_NOT_AVAILABLE
-        | ErrorCode::NOT_COORDINATOR => ErrorCode::NOT_ENOUGH_REPLICAS,
-        ErrorCode::CONCURRENT_TRANSACTIONS if version < IMPLICIT_ADD_VERSION => {
-            ErrorCode::NOT_ENOUGH_REPLICAS
-        }
-        other => other,
     }
+    Ok(producer)
 }
 
-fn append(item: Item, version: i16) -> Result<Appended, ErrorCode> {
+/// Appends what belongs to no transaction; the rest is refused.
+fn append_others(items: Vec<Result<Item, ErrorCode>>, refused: ErrorCode) -> Vec<Outcome> {
+    let append = |item: Result<Item, ErrorCode>| match item? {
+        item if item.stamp.transactional => Err(refused),
+        item => append(item, AppendOrigin::Client),
+    };
+    items.into_iter().map(append).collect()
+}
+
+fn append_each(items: Vec<Result<Item, ErrorCode>>, origin: AppendOrigin) -> Vec<Outcome> {
+    let append = |item: Result<Item, ErrorCode>| append(item?, origin);
+    items.into_iter().map(append).collect()
+}
+
+fn append(item: Item, origin: AppendOrigin) -> Outcome {
     let Item {
-        partition,
-        batch,
-        stamp,
-        guard,
+        partition, batch, ..
     } = item;
-    let appended = if stamp.transactional {
-        partition.append_verified(batch, stamp, guard)
-    } else {
-        partition.append(batch, AppendOrigin::Client)
-    };
-    appended.map_err(|error| {
+    partition.append(batch, origin).map_err(|error| {
         tracing::debug!(partition = %partition.name(), %error, "append refused");
-        match error.error_code() {
-            ErrorCode::INVALID_TXN_STATE => to_produce_error(error.error_code(), version),
-            code => code,
-        }
+        error.error_code()
     })
+}
+
+/// Puts the outcomes into the answers; returns the journal position that covers them all.
+fn fill(response: &mut ProduceResponse, outcomes: Vec<Outcome>) -> u64 {
+    let mut position = 0;
+    for (answer, outcome) in answers(response).zip(outcomes) {
+        match outcome {
+            Ok(appended) => {
+                position = position.max(appended.journal_position);
+                answer.base_offset = appended.base_offset;
+                answer.log_append_time_ms = appended.log_append_time_ms;
+                answer.log_start_offset = appended.log_start_offset;
+            }
+            Err(code) => *answer = failed(answer.index, code),
+        }
+    }
+    position
 }
 
 /// Waits for all appends at once; if that fails or takes too long, none of them is acknowledged.
@@ -309,18 +271,14 @@ async fn await_durable(
         Ok(Err(error)) => error.error_code(),
         Err(_) => ErrorCode::REQUEST_TIMED_OUT,
     };
-    for answer in all_answers(response).filter(|answer| answer.error_code.is_ok()) {
+    for answer in answers(response).filter(|answer| answer.error_code.is_ok()) {
         *answer = failed(answer.index, code);
     }
 }
 
-fn all_answers(
-    response: &mut ProduceResponse,
-) -> impl Iterator<Item = &mut PartitionProduceResponse> {
-    response
-        .responses
-        .iter_mut()
-        .flat_map(|topic| &mut topic.partition_responses)
+fn answers(response: &mut ProduceResponse) -> impl Iterator<Item = &mut PartitionProduceResponse> {
+    let topics = response.responses.iter_mut();
+    topics.flat_map(|topic| &mut topic.partition_responses)
 }
 
 fn failed(index: i32, error_code: ErrorCode) -> PartitionProduceResponse {
