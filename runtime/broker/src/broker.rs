@@ -6,7 +6,7 @@
 use crate::node::{Node, Stage};
 use crate::topics::{CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC};
 use crate::{BrokerConfig, BrokerError, connection, group, listener, transaction};
-use millstream_log::{DirectoryConfig, LogDirectory, Storage};
+use millstream_log::{DirectoryConfig, LogDirectory, PartitionConfig, Storage};
 use millstream_protocol::Frame;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -178,5 +178,22 @@ fn retention_loop(
                 return;
             }
         }
+    }
+}
+
+/// The part of the settings that the log directory acts on.
+fn directory_config(config: &BrokerConfig, seed: u64) -> DirectoryConfig {
+    let partition = PartitionConfig {
+        max_message_bytes: usize::try_from(config.message_max_bytes).unwrap_or(usize::MAX),
+        max_decompressed_bytes: config.decompressed_batch_bytes_max,
+        producer_id_expiration_ms: config.producer_id_expiration_ms,
+        ..PartitionConfig::default()
+    };
+    DirectoryConfig {
+        durability: config.durability,
+        cluster_id: config.cluster_id.clone(),
+        seed,
+        partition,
+        ..DirectoryConfig::default()
     }
 }

@@ -5,6 +5,7 @@
 //! Never: calls a handler; every request goes through frames.
 
 mod bad_input;
+mod cost;
 mod data_path;
 mod durability;
 pub(crate) mod harness;
