@@ -234,10 +234,10 @@ impl Column {
 
     /// Makes up a value for the field if this version has it.
     pub fn sample<T: Wire>(&self, value: &mut T, sampler: &mut Sampler, form: Form) {
-        while self.present {
+        if self.present {
             *value = T::sample(sampler, form);
-            if self.nullable || !value.is_null() {
-                return;
+            while value.is_null() && !self.nullable {
+                *value = T::sample(sampler, form);
             }
         }
     }

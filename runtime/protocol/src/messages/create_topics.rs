@@ -48,11 +48,12 @@ message! {
         name: String, in 0..;
         topic_id: Uuid, in 7.., else dropped;
         error_code: ErrorCode, in 0..;
-        error_message: Option<String> = Some(String::new()), in 1.., null 0..;
+        error_message: Option<String>, in 1.., null 0..;
         topic_config_error_code: ErrorCode, in 5.., tag 0, else dropped;
         num_partitions: i32 = -1, in 5.., else dropped;
         replication_factor: i16 = -1, in 5.., else dropped;
-        configs: Option<Vec<CreatableTopicConfigs>> = Some(Vec::new()), in 5.., null 5.., else dropped;
+        configs: Option<Vec<CreatableTopicConfigs>> = Some(Vec::new()),
+            in 5.., null 5.., else dropped;
     }
 
     /// A setting of the topic as created.

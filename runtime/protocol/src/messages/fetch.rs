@@ -65,7 +65,7 @@ message! {
         error_code: ErrorCode, in 7.., else dropped;
         session_id: i32, in 7..;
         responses: Vec<FetchableTopicResponse>, in 0..;
-        node_endpoints: Vec<NodeEndpoint>, in 16.., tag 0;
+        node_endpoints: Vec<NodeEndpoint>, in 16.., tag 0, else dropped;
     }
 
     /// The batches of one topic.
@@ -83,7 +83,7 @@ message! {
         last_stable_offset: i64 = -1, in 4..;
         log_start_offset: i64 = -1, in 5.., else dropped;
         diverging_epoch: EpochEndOffset, in 12.., tag 0;
-        current_leader: LeaderIdAndEpoch, in 12.., tag 1;
+        current_leader: LeaderIdAndEpoch, in 12.., tag 1, else dropped;
         snapshot_id: SnapshotId, in 12.., tag 2;
         aborted_transactions: Option<Vec<AbortedTransaction>> = Some(Vec::new()), in 4.., null 4..;
         preferred_read_replica: i32 = -1, in 11..;

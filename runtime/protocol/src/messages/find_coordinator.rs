@@ -1,6 +1,7 @@
 //! Finds the broker that coordinates a group or a transactional id.
 //!
-//! Invariants: one key up to version 3, a list of keys from 4 on; key type 0 is a group, 1 a transactional id.
+//! Invariants: one key up to version 3, a list of keys from 4 on; key type 0 is a group, 1 a
+//! transactional id.
 //! Never: more than the table of fields; meaning is the broker's and the client's.
 
 use crate::api::{ApiKey, Request};
@@ -19,7 +20,7 @@ message! {
     pub struct FindCoordinatorResponse(versions 0..=6, flexible 3..) {
         throttle_time_ms: i32, in 1.., else dropped;
         error_code: ErrorCode, in 0..=3;
-        error_message: Option<String> = Some(String::new()), in 1..=3, null 1..=3, else dropped;
+        error_message: Option<String>, in 1..=3, null 1..=3, else dropped;
         node_id: i32, in 0..=3;
         host: String, in 0..=3;
         port: i32, in 0..=3;
@@ -33,7 +34,7 @@ message! {
         host: String, in 4..;
         port: i32, in 4..;
         error_code: ErrorCode, in 4..;
-        error_message: Option<String> = Some(String::new()), in 4.., null 4.., else dropped;
+        error_message: Option<String>, in 4.., null 4.., else dropped;
     }
 }
 

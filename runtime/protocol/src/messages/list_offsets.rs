@@ -1,6 +1,7 @@
 //! Finds offsets by timestamp, and the ends of logs.
 //!
-//! Invariants: timestamp -1 asks for the end (last stable offset if isolated), -2 for the start, -3 for the newest timestamp.
+//! Invariants: timestamp -1 asks for the end (last stable offset if isolated), -2 for the start, -3
+//! for the newest timestamp.
 //! Never: more than the table of fields; meaning is the broker's and the client's.
 
 use crate::api::{ApiKey, Request};

@@ -11,13 +11,38 @@ macro_rules! apis {
 }
 
 apis! {
+    add_offsets_to_txn: AddOffsetsToTxnRequest, AddOffsetsToTxnResponse;
+    add_partitions_to_txn: AddPartitionsToTxnRequest, AddPartitionsToTxnResponse;
     api_versions: ApiVersionsRequest, ApiVersionsResponse;
+    create_partitions: CreatePartitionsRequest, CreatePartitionsResponse;
     create_topics: CreateTopicsRequest, CreateTopicsResponse;
+    delete_groups: DeleteGroupsRequest, DeleteGroupsResponse;
+    delete_records: DeleteRecordsRequest, DeleteRecordsResponse;
     delete_topics: DeleteTopicsRequest, DeleteTopicsResponse;
+    describe_cluster: DescribeClusterRequest, DescribeClusterResponse;
+    describe_configs: DescribeConfigsRequest, DescribeConfigsResponse;
+    describe_groups: DescribeGroupsRequest, DescribeGroupsResponse;
+    describe_producers: DescribeProducersRequest, DescribeProducersResponse;
+    describe_transactions: DescribeTransactionsRequest, DescribeTransactionsResponse;
+    end_txn: EndTxnRequest, EndTxnResponse;
     fetch: FetchRequest, FetchResponse;
     find_coordinator: FindCoordinatorRequest, FindCoordinatorResponse;
+    heartbeat: HeartbeatRequest, HeartbeatResponse;
     init_producer_id: InitProducerIdRequest, InitProducerIdResponse;
+    join_group: JoinGroupRequest, JoinGroupResponse;
+    leave_group: LeaveGroupRequest, LeaveGroupResponse;
+    list_groups: ListGroupsRequest, ListGroupsResponse;
     list_offsets: ListOffsetsRequest, ListOffsetsResponse;
+    list_transactions: ListTransactionsRequest, ListTransactionsResponse;
     metadata: MetadataRequest, MetadataResponse;
+    offset_commit: OffsetCommitRequest, OffsetCommitResponse;
+    offset_fetch: OffsetFetchRequest, OffsetFetchResponse;
+    offset_for_leader_epoch: OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse;
     produce: ProduceRequest, ProduceResponse;
+    sync_group: SyncGroupRequest, SyncGroupResponse;
+    txn_offset_commit: TxnOffsetCommitRequest, TxnOffsetCommitResponse;
+    write_txn_markers: WriteTxnMarkersRequest, WriteTxnMarkersResponse;
 }
+
+pub mod consumer_protocol;
+pub use consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};

@@ -36,7 +36,7 @@ message! {
     pub struct ProduceResponse(versions 3..=13, flexible 9..) {
         responses: Vec<TopicProduceResponse>, in 0..;
         throttle_time_ms: i32, in 1..;
-        node_endpoints: Vec<NodeEndpoint>, in 10.., tag 0;
+        node_endpoints: Vec<NodeEndpoint>, in 10.., tag 0, else dropped;
     }
 
     /// The outcomes of one topic.
@@ -55,7 +55,7 @@ message! {
         log_start_offset: i64 = -1, in 5.., else dropped;
         record_errors: Vec<BatchIndexAndErrorMessage>, in 8.., else dropped;
         error_message: Option<String>, in 8.., null 8.., else dropped;
-        current_leader: LeaderIdAndEpoch, in 10.., tag 0;
+        current_leader: LeaderIdAndEpoch, in 10.., tag 0, else dropped;
     }
 
     /// A record of the batch that was refused.
