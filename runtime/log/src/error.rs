@@ -7,6 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use millstream_protocol::ErrorCode;
 use thiserror::Error;
 
 /// Why an operation on the data directory, its journal or its catalogue failed.
@@ -100,7 +101,15 @@ pub enum LogError {
         /// The refused name.
         name: String,
         /// Which rule it breaks.
-        reason: &'static str,
+        reason: String,
+    },
+    /// A setting has no meaning.
+    #[error("setting {name} is not usable: {reason}")]
+    InvalidConfig {
+        /// The setting.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A topic needs at least one partition.
     #[error("topic {name} cannot have {partitions} partitions: use 1 to 100000")]
@@ -140,6 +149,25 @@ impl LogError {
                 path,
                 source,
             },
+        }
+    }
+
+    /// The code that says this on the wire.
+    pub fn error_code(&self) -> ErrorCode {
+        match self {
+            LogError::InvalidTopic { .. } => ErrorCode::INVALID_TOPIC_EXCEPTION,
+            LogError::InvalidPartitions { .. } => ErrorCode::INVALID_PARTITIONS,
+            LogError::InvalidConfig { .. } => ErrorCode::INVALID_CONFIG,
+            LogError::TopicExists { .. } => ErrorCode::TOPIC_ALREADY_EXISTS,
+            LogError::UnknownTopic { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            LogError::Io { .. }
+            | LogError::StorageFull { .. }
+            | LogError::Poisoned { .. }
+            | LogError::Locked { .. }
+            | LogError::NewerFormat { .. }
+            | LogError::OtherCluster { .. }
+            | LogError::Corrupt { .. }
+            | LogError::Closed => ErrorCode::KAFKA_STORAGE_ERROR,
         }
     }
 

@@ -4,12 +4,37 @@
 //! acknowledged, names the same bytes for ever.
 //! Never: runs async code, starts threads, reads a clock.
 
+mod append_error;
+pub mod catalogue;
+mod checkpoint;
+mod directory;
 pub mod durability;
 pub mod error;
+mod index;
 pub mod journal;
+mod layout;
+mod meta;
+mod leader_epoch;
+mod partition;
+mod partition_config;
+mod producer_state;
+mod recovery;
+mod retention;
+mod segment;
+mod stable_offset;
 pub mod storage;
+mod tail;
+mod validate;
 
+pub use append_error::{AppendError, ReadError};
+pub use directory::{DirectoryConfig, LogDirectory, Topic};
 pub use durability::{Durability, UnknownDurability};
 pub use error::LogError;
 pub use journal::Journal;
+pub use partition::{
+    AbortedTransaction, AppendOrigin, Appended, Isolation, LogOffsets, OpenTransaction, PartitionLog,
+    PartitionSetup, ProducerSummary, ReadRequest, ReadResult, Recovery,
+};
+pub use partition_config::{InvalidConfig, PartitionConfig};
+pub use recovery::RecoveryReport;
 pub use storage::{DiskStorage, FaultyStorage, MemoryStorage, OpenMode, Storage, StorageFile};

@@ -11,6 +11,7 @@ mod frame;
 mod read;
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -141,6 +142,14 @@ impl Journal {
     /// Writes all queued frames with one gathered write and makes them durable with one sync.
     /// Returns the durable position. Blocks; called by one sync loop.
     pub fn write_and_sync(&self) -> Result<u64, LogError> {
+        self.write_and_sync_noting(&mut Vec::new())
+    }
+
+    /// As `write_and_sync`; adds the partitions whose frames became durable, without repetition.
+    pub(crate) fn write_and_sync_noting(
+        &self,
+        partitions: &mut Vec<(Uuid, i32)>,
+    ) -> Result<u64, LogError> {
         let mut writer = lock(&self.writer);
         self.check()?;
         let (frames, end) = {
@@ -153,6 +162,9 @@ impl Journal {
         match self.write_group(&mut writer, &frames) {
             Ok(()) => {
                 self.durable.store(end, Ordering::Release);
+                partitions.extend(frames.iter().map(|frame| (frame.topic_id, frame.partition)));
+                partitions.sort_unstable();
+                partitions.dedup();
                 Ok(end)
             }
             Err(error) => {
@@ -248,19 +260,19 @@ impl Journal {
     }
 
     /// Removes the files whose frames all lie below `position`, oldest first, but never the one
-    /// that is written. The partition files must hold those frames durably.
+    /// that is written. The partition files must hold those frames durably. One caller at a time.
     pub(crate) fn recycle(&self, position: u64) -> Result<(), LogError> {
         loop {
             let oldest = {
-                let mut writer = lock(&self.writer);
-                match writer.files.get(1) {
-                    Some((_, next_base)) if *next_base <= position => writer.files.pop_front(),
+                let writer = lock(&self.writer);
+                match (writer.files.front(), writer.files.get(1)) {
+                    (Some((path, _)), Some((_, next))) if *next <= position => path.clone(),
                     _ => return Ok(()),
                 }
             };
-            if let Some((path, _)) = oldest {
-                self.remove(&path)?;
-            }
+            // Appends go on while the file is removed.
+            self.remove(&oldest)?;
+            lock(&self.writer).files.pop_front();
         }
     }
 
@@ -269,18 +281,20 @@ impl Journal {
         let mut writer = lock(&self.writer);
         writer.file = None;
         writer.file_bytes = 0;
-        while let Some((path, _)) = writer.files.pop_front() {
+        while let Some((path, _)) = writer.files.front().cloned() {
             self.remove(&path)?;
+            writer.files.pop_front();
         }
         Ok(())
     }
 
     /// Removes one file durably before the next is touched, so that no gap can be left behind.
     fn remove(&self, path: &Path) -> Result<(), LogError> {
-        self.storage
-            .remove_file(path)
-            .and_then(|()| self.storage.sync_dir(Path::new(DIRECTORY)))
-            .map_err(|error| LogError::io("remove", path, error))
+        match self.storage.remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.storage.sync_dir(Path::new(DIRECTORY)),
+        }
+        .map_err(|error| LogError::io("remove", path, error))
     }
 
     /// The position behind everything enqueued.

@@ -1,0 +1,335 @@
+//! Reads: from the tail in memory or with one read of a log file, whole batches, never beyond the
+//! isolation's bound.
+//!
+//! Invariants: the bound is taken once a read, before anything is read; every batch from a file
+//! passes its CRC before it is handed out.
+//! Never: reads a file under the partition's lock (but for indexes that are used the first time).
+
+use super::state::PartitionState;
+use super::{AbortedTransaction, Isolation, LogOffsets, PartitionLog, ReadRequest, ReadResult};
+use crate::append_error::ReadError;
+use crate::error::LogError;
+use crate::index::transaction::collect;
+use crate::segment::{BatchScan, Scanned, read_exactly};
+use crate::storage::StorageFile;
+use crate::tail::{TailBatch, joined};
+use bytes::Bytes;
+use millstream_protocol::RecordBatch;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Read ahead of the first batch because the index is sparse.
+const SLACK_BYTES: usize = 8 * 1024;
+
+/// Where the bytes are.
+enum Plan {
+    Nothing,
+    Tail(Vec<TailBatch>),
+    File(FileRun),
+}
+
+/// A part of a log file.
+struct FileRun {
+    file: Arc<dyn StorageFile>,
+    path: PathBuf,
+    start: u64,
+    end: u64,
+    /// Where to go on when this part has nothing.
+    next_segment: Option<i64>,
+}
+
+/// Batches in one piece, and the offset after them.
+struct Run {
+    bytes: Bytes,
+    next_offset: i64,
+}
+
+pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResult, ReadError> {
+    let (offsets, mut plan) = {
+        let mut state = log.lock();
+        let offsets = state.offsets();
+        (offsets, state.plan(log, &request, request.offset, offsets)?)
+    };
+    let bound = bound_of(offsets, request.isolation);
+    let mut result = ReadResult { batches: Vec::new(), aborted: Vec::new(), offsets };
+    let run = loop {
+        match plan {
+            Plan::Nothing => return Ok(result),
+            Plan::Tail(batches) => {
+                let Some(last) = batches.last() else { return Ok(result) };
+                break Run { next_offset: last.next_offset, bytes: joined(&batches) };
+            }
+            Plan::File(run) => {
+                if let Some(run) = read_run(&run, &request, bound)? {
+                    break run;
+                }
+                let Some(offset) = run.next_segment.filter(|offset| *offset < bound) else {
+                    return Ok(result);
+                };
+                plan = log.lock().plan(log, &request, offset, offsets)?;
+            }
+        }
+    };
+    assert!(run.next_offset <= bound, "invariant: nothing beyond the bound is handed out");
+    if request.isolation == Isolation::LastStable {
+        result.aborted = log.lock().aborted_within(log, request.offset, run.next_offset)?;
+    }
+    result.batches.push(run.bytes);
+    Ok(result)
+}
+
+fn bound_of(offsets: LogOffsets, isolation: Isolation) -> i64 {
+    match isolation {
+        Isolation::LogEnd => offsets.log_end,
+        Isolation::HighWatermark => offsets.high_watermark,
+        Isolation::LastStable => offsets.last_stable,
+    }
+}
+
+impl PartitionState {
+    fn plan(
+        &mut self,
+        log: &PartitionLog,
+        request: &ReadRequest,
+        offset: i64,
+        offsets: LogOffsets,
+    ) -> Result<Plan, ReadError> {
+        let bound = bound_of(offsets, request.isolation);
+        if offset < offsets.log_start || offset > offsets.log_end {
+            let (log_start, log_end) = (offsets.log_start, offsets.log_end);
+            return Err(ReadError::OffsetOutOfRange { offset, log_start, log_end });
+        }
+        if offset >= bound {
+            return Ok(Plan::Nothing);
+        }
+        let cached = self.tail.read(offset, bound, request.max_bytes, request.at_least_one);
+        if let Some(batches) = cached {
+            return Ok(Plan::Tail(batches));
+        }
+        let index = self.segment_index(offset);
+        let next_segment = self.segments.get(index + 1).map(|next| next.base_offset());
+        let Some(segment) = self.segments.get_mut(index) else { return Ok(Plan::Nothing) };
+        Ok(Plan::File(FileRun {
+            start: segment.position_for(log.storage.as_ref(), offset)?,
+            end: segment.size_bytes(),
+            file: segment.log().clone(),
+            path: segment.path().to_owned(),
+            next_segment,
+        }))
+    }
+
+    /// The aborted transactions that overlap `from..upper`, in the order of their markers.
+    fn aborted_within(
+        &mut self,
+        log: &PartitionLog,
+        from: i64,
+        upper: i64,
+    ) -> Result<Vec<AbortedTransaction>, LogError> {
+        if !self.has_aborted {
+            return Ok(Vec::new());
+        }
+        let first = self.segment_index(from);
+        let mut found = Vec::new();
+        for segment in self.segments.iter_mut().skip(first) {
+            if collect(segment.aborted(log.storage.as_ref())?, from, upper, &mut found) {
+                break;
+            }
+        }
+        let aborted = found.into_iter().map(|entry| AbortedTransaction {
+            producer_id: entry.producer_id,
+            first_offset: entry.first_offset,
+        });
+        Ok(aborted.collect())
+    }
+}
+
+fn read_run(
+    run: &FileRun,
+    request: &ReadRequest,
+    bound: i64,
+) -> Result<Option<Run>, ReadError> {
+    let mut position = run.start;
+    loop {
+        let want = (request.max_bytes.saturating_add(SLACK_BYTES) as u64).min(run.end - position);
+        let mut buffer = read_exactly(run.file.as_ref(), &run.path, position, want)?;
+        skip_before(run, &mut buffer, &mut position, request.offset)?;
+        let Some(first_bytes) = RecordBatch::declared_size_bytes(&buffer) else {
+            if position >= run.end {
+                return Ok(None);
+            }
+            if buffer.is_empty() || buffer.len() < RecordBatch::HEADER_BYTES {
+                // The batches before the offset filled the buffer: go on behind them.
+                if position + RecordBatch::HEADER_BYTES as u64 <= run.end && position > run.start {
+                    continue;
+                }
+            }
+            return Err(corrupt(run, request.offset, position, "a batch is cut short"));
+        };
+        if buffer.len() < first_bytes {
+            let first_too_large = first_bytes > request.max_bytes;
+            if first_too_large && !request.at_least_one {
+                return Ok(None);
+            }
+            let whole = (first_bytes as u64).min(run.end - position);
+            buffer = read_exactly(run.file.as_ref(), &run.path, position, whole)?;
+            skip_before(run, &mut buffer, &mut position, request.offset)?;
+            if buffer.is_empty() {
+                continue;
+            }
+        }
+        return take_batches(run, request, bound, buffer, position);
+    }
+}
+
+/// Passes over batches that end before `offset`.
+fn skip_before(
+    run: &FileRun,
+    buffer: &mut Bytes,
+    position: &mut u64,
+    offset: i64,
+) -> Result<(), ReadError> {
+    loop {
+        let mut rest = buffer.clone();
+        let split = RecordBatch::split_from(&mut rest)
+            .map_err(|error| corrupt(run, offset, *position, &error.to_string()))?;
+        match split {
+            Some(batch) if batch.last_offset() < offset => {
+                *position += batch.size_bytes() as u64;
+                *buffer = rest;
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Whole batches from the start of the buffer on, each with a good CRC.
+fn take_batches(
+    run: &FileRun,
+    request: &ReadRequest,
+    bound: i64,
+    buffer: Bytes,
+    position: u64,
+) -> Result<Option<Run>, ReadError> {
+    let mut rest = buffer.clone();
+    let mut taken = 0;
+    let mut next_offset = request.offset;
+    loop {
+        let here = position + taken as u64;
+        let broken = |reason: String| corrupt(run, next_offset, here, &reason);
+        let split = RecordBatch::split_from(&mut rest).map_err(|error| broken(error.to_string()));
+        let batch = match split {
+            Ok(Some(batch)) => batch,
+            Ok(None) => break,
+            // What was good before is handed out; the next read begins at the damage.
+            Err(_) if taken > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let fits = taken + batch.size_bytes() <= request.max_bytes;
+        if batch.base_offset() >= bound || !(fits || (taken == 0 && request.at_least_one)) {
+            break;
+        }
+        match batch.verify_crc() {
+            Ok(()) => {}
+            Err(_) if taken > 0 => break,
+            Err(error) => return Err(broken(error.to_string())),
+        }
+        taken += batch.size_bytes();
+        next_offset = batch.next_offset();
+    }
+    Ok((taken > 0).then(|| Run { bytes: buffer.slice(..taken), next_offset }))
+}
+
+fn corrupt(run: &FileRun, offset: i64, position: u64, reason: &str) -> ReadError {
+    let path = run.path.display().to_string();
+    ReadError::Corrupt { offset, path, position, reason: reason.to_owned() }
+}
+
+/// A segment's file from where a timestamp may first occur.
+struct TimeRun {
+    file: Arc<dyn StorageFile>,
+    path: PathBuf,
+    start: u64,
+    end: u64,
+}
+
+pub(super) fn offset_for_timestamp(
+    log: &PartitionLog,
+    timestamp_ms: i64,
+) -> Result<Option<(i64, i64)>, ReadError> {
+    let (log_start, runs) = {
+        let mut state = log.lock();
+        (state.log_start, state.time_runs(log, timestamp_ms)?)
+    };
+    for run in runs {
+        let mut scan = BatchScan::over(run.file.as_ref(), &run.path, run.start, run.end);
+        while let Scanned::Batch(_, batch) = scan.next()? {
+            if batch.max_timestamp() < timestamp_ms || batch.last_offset() < log_start {
+                continue;
+            }
+            let found = first_record(log, &batch, |offset, timestamp| {
+                timestamp >= timestamp_ms && offset >= log_start
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn max_timestamp(log: &PartitionLog) -> Result<Option<(i64, i64)>, ReadError> {
+    let largest = {
+        let mut state = log.lock();
+        let mut largest: Option<i64> = None;
+        for segment in &mut state.segments {
+            let found = segment.largest(log.storage.as_ref())?;
+            largest = largest.max(found.map(|entry| entry.timestamp));
+        }
+        largest
+    };
+    largest.map_or(Ok(None), |timestamp| offset_for_timestamp(log, timestamp))
+}
+
+impl PartitionState {
+    fn time_runs(
+        &mut self,
+        log: &PartitionLog,
+        timestamp_ms: i64,
+    ) -> Result<Vec<TimeRun>, LogError> {
+        let storage = log.storage.as_ref();
+        let mut runs = Vec::new();
+        for segment in &mut self.segments {
+            if let Some(start) = segment.position_for_timestamp(storage, timestamp_ms)? {
+                runs.push(TimeRun {
+                    file: segment.log().clone(),
+                    path: segment.path().to_owned(),
+                    start,
+                    end: segment.size_bytes(),
+                });
+            }
+        }
+        Ok(runs)
+    }
+}
+
+/// The first record of a batch for which `wanted` holds: its offset and timestamp.
+fn first_record(
+    log: &PartitionLog,
+    batch: &RecordBatch,
+    wanted: impl Fn(i64, i64) -> bool,
+) -> Result<Option<(i64, i64)>, ReadError> {
+    let broken = |error: millstream_protocol::BatchError| ReadError::Corrupt {
+        offset: batch.base_offset(),
+        path: log.directory.display().to_string(),
+        position: 0,
+        reason: error.to_string(),
+    };
+    let mut records = batch.records(log.config.max_decompressed_bytes).map_err(broken)?;
+    while let Some(record) = records.next_view() {
+        let record = record.map_err(broken)?;
+        if wanted(record.offset, record.timestamp) {
+            return Ok(Some((record.offset, record.timestamp)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,232 @@
+//! The state of one partition that its lock protects.
+//!
+//! Invariants: segments are never empty and lie one behind the other; the last one is written;
+//! `undurable` holds the appends that the journal has not made durable, in order.
+//! Never: does anything after `offline` but read.
+
+use super::{LogOffsets, OpenTransaction, PartitionLog, ProducerSummary};
+use crate::error::LogError;
+use crate::leader_epoch::LeaderEpochs;
+use crate::producer_state::machine::ProducerEntry;
+use crate::producer_state::{ProducerState, snapshot};
+use crate::segment::Segment;
+use crate::storage::{OpenMode, StorageFile};
+use crate::tail::Tail;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct PartitionState {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) log_start: i64,
+    pub(crate) log_end: i64,
+    pub(crate) high_watermark: i64,
+    pub(crate) producers: ProducerState,
+    pub(super) epochs: LeaderEpochs,
+    pub(super) leader_epoch: i32,
+    /// (Journal position, offset after the append.)
+    pub(super) undurable: VecDeque<(u64, i64)>,
+    /// Of the latest append.
+    pub(super) journal_position: u64,
+    pub(crate) tail: Tail,
+    /// Whether any transaction was ever aborted here: spares readers the look-up.
+    pub(super) has_aborted: bool,
+    offline: Option<String>,
+    /// Files other than segments' that were written but not synced.
+    pub(super) unsynced: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    /// Whether names in the directory changed since it was synced.
+    pub(crate) names_changed: bool,
+    pub(super) is_new: bool,
+}
+
+/// What a flush has to sync.
+#[derive(Debug)]
+pub(super) struct FlushWork {
+    pub(super) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    pub(super) directories: Vec<PathBuf>,
+    pub(super) end_offset: i64,
+}
+
+impl PartitionState {
+    pub(super) fn new(segments: Vec<Segment>, epochs: LeaderEpochs) -> PartitionState {
+        let start = segments.first().map_or(0, Segment::base_offset);
+        PartitionState {
+            segments,
+            log_start: start,
+            log_end: start,
+            high_watermark: start,
+            producers: ProducerState::default(),
+            leader_epoch: epochs.latest().max(0),
+            epochs,
+            undurable: VecDeque::new(),
+            journal_position: 0,
+            tail: Tail::default(),
+            has_aborted: false,
+            offline: None,
+            unsynced: Vec::new(),
+            names_changed: false,
+            is_new: false,
+        }
+    }
+
+    /// Checked in release as well: a violation would show wrong data to consumers.
+    pub(crate) fn offsets(&self) -> LogOffsets {
+        let unstable = self.producers.stable.first_unstable().unwrap_or(i64::MAX);
+        let last_stable = self.high_watermark.min(unstable).max(self.log_start);
+        assert!(
+            self.log_start <= last_stable
+                && last_stable <= self.high_watermark
+                && self.high_watermark <= self.log_end,
+            "invariant: log start {} <= stable {last_stable} <= high watermark {} <= log end {}",
+            self.log_start,
+            self.high_watermark,
+            self.log_end,
+        );
+        LogOffsets {
+            log_start: self.log_start,
+            last_stable,
+            high_watermark: self.high_watermark,
+            log_end: self.log_end,
+        }
+    }
+
+    pub(super) fn check_online(&self) -> Result<(), LogError> {
+        match &self.offline {
+            None => Ok(()),
+            Some(reason) => Err(LogError::Poisoned { reason: reason.clone() }),
+        }
+    }
+
+    pub(crate) fn take_offline(&mut self, reason: String) {
+        if self.offline.is_none() {
+            tracing::error!(reason, "partition log taken offline");
+            self.offline = Some(reason);
+        }
+    }
+
+    /// The segment that is written.
+    pub(super) fn active(&mut self) -> &mut Segment {
+        self.segments.last_mut().expect("invariant: a log has a segment")
+    }
+
+    /// Index of the segment that holds `offset`, or would.
+    pub(super) fn segment_index(&self, offset: i64) -> usize {
+        self.segments.partition_point(|segment| segment.base_offset() <= offset).saturating_sub(1)
+    }
+
+    pub(super) fn on_durable(&mut self, journal_position: u64) {
+        while let Some((position, next_offset)) = self.undurable.front().copied() {
+            if position > journal_position {
+                break;
+            }
+            self.undurable.pop_front();
+            self.raise_high_watermark(next_offset);
+        }
+    }
+
+    pub(super) fn raise_high_watermark(&mut self, offset: i64) {
+        self.high_watermark = self.high_watermark.max(offset);
+        self.producers.stable.on_high_watermark(self.high_watermark);
+    }
+
+    pub(super) fn producer(&self, producer_id: i64) -> Option<ProducerSummary> {
+        self.producers.entry(producer_id).map(|entry| summary(producer_id, entry))
+    }
+
+    pub(super) fn producers(&self) -> Vec<ProducerSummary> {
+        let entries = self.producers.entries();
+        entries.into_iter().map(|(id, entry)| summary(id, entry)).collect()
+    }
+
+    pub(super) fn open_transactions(&self) -> Vec<OpenTransaction> {
+        let open = self.producers.stable.open();
+        open.filter_map(|(first_offset, producer_id)| {
+            let entry = self.producers.entry(producer_id)?;
+            Some(OpenTransaction {
+                producer_id,
+                producer_epoch: entry.epoch,
+                first_offset,
+                last_timestamp: entry.last_timestamp,
+            })
+        })
+        .collect()
+    }
+
+    pub(super) fn leader_epoch(&self) -> i32 {
+        self.leader_epoch
+    }
+
+    pub(super) fn end_offset_for_epoch(&self, epoch: i32) -> Option<(i32, i64)> {
+        self.epochs.end_offset(epoch, self.log_end)
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.segments.iter().map(Segment::size_bytes).sum()
+    }
+
+    /// Writes a producer snapshot at the log end.
+    pub(super) fn write_snapshot(&mut self, log: &PartitionLog) -> Result<(), LogError> {
+        let storage = log.storage.as_ref();
+        let directory = &log.directory;
+        let path = snapshot::write(storage, directory, self.log_end, &self.producers)?;
+        snapshot::prune(storage, directory, self.log_end)?;
+        self.written(log, path)
+    }
+
+    /// Remembers a small file that must be synced.
+    fn written(&mut self, log: &PartitionLog, path: PathBuf) -> Result<(), LogError> {
+        let file = log
+            .storage
+            .open(&path, OpenMode::Write)
+            .map_err(|error| LogError::io("open", &path, error))?;
+        self.unsynced.retain(|(known, _)| *known != path);
+        self.unsynced.push((path, file));
+        self.names_changed = true;
+        Ok(())
+    }
+
+    /// Writes what waits in memory and says what must be synced for it to be durable.
+    pub(super) fn prepare_flush(
+        &mut self,
+        log: &PartitionLog,
+        close: bool,
+    ) -> Result<FlushWork, LogError> {
+        self.check_online()?;
+        let storage = log.storage.as_ref();
+        if close {
+            self.active().seal(storage)?;
+            self.write_snapshot(log)?;
+        }
+        if let Some(path) = self.epochs.write(storage, &log.directory)? {
+            self.written(log, path)?;
+        }
+        let mut files = std::mem::take(&mut self.unsynced);
+        let mut directories = Vec::new();
+        for segment in &mut self.segments {
+            segment.write_indexes(storage)?;
+            segment.take_unsynced(&mut files);
+        }
+        if std::mem::take(&mut self.names_changed) {
+            directories.push(log.directory.clone());
+        }
+        if std::mem::take(&mut self.is_new) {
+            directories.push(log.directory.parent().unwrap_or(Path::new("")).to_owned());
+        }
+        if close {
+            self.offline = Some("the log is closed".to_owned());
+        }
+        Ok(FlushWork { files, directories, end_offset: self.log_end })
+    }
+}
+
+fn summary(producer_id: i64, entry: &ProducerEntry) -> ProducerSummary {
+    ProducerSummary {
+        producer_id,
+        producer_epoch: entry.epoch,
+        last_sequence: entry.last_sequence(),
+        last_timestamp: entry.last_timestamp,
+        coordinator_epoch: entry.coordinator_epoch,
+        current_transaction_start_offset: entry.open_since.unwrap_or(-1),
+    }
+}

@@ -1,0 +1,165 @@
+//! Settings of one partition, under Kafka's names.
+//!
+//! Invariants: what is parsed is in range, so the log need not check again.
+//! Never: changes while the partition is open.
+
+use std::collections::BTreeMap;
+
+/// Settings of one partition; the defaults are Kafka's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionConfig {
+    /// `segment.bytes`: a log file of this size is followed by a new one. Default 1 GiB.
+    pub segment_bytes: u64,
+    /// `segment.ms`: a log file whose first record is this old is followed by a new one. 7 days.
+    pub segment_ms: i64,
+    /// `index.interval.bytes`: bytes of log between two index entries. Default 4096.
+    pub index_interval_bytes: u64,
+    /// `retention.ms`: older segments are deleted; -1 keeps them. Default 7 days.
+    pub retention_ms: i64,
+    /// `retention.bytes`: the oldest segments are deleted beyond this size; -1 keeps them.
+    pub retention_bytes: i64,
+    /// `max.message.bytes`: largest record batch, compressed. Default 1048588.
+    pub max_message_bytes: usize,
+    /// `message.timestamp.type` is `LogAppendTime` instead of `CreateTime`.
+    pub log_append_time: bool,
+    /// `cleanup.policy` contains `compact`: records need keys.
+    pub compact: bool,
+    /// `cleanup.policy` contains `delete`: retention applies.
+    pub delete: bool,
+    /// What one batch may decompress to. Default 64 MiB. A setting of the broker.
+    pub max_decompressed_bytes: usize,
+    /// `producer.id.expiration.ms`: silence after which a producer is forgotten. Default 1 day.
+    pub producer_id_expiration_ms: i64,
+}
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+impl Default for PartitionConfig {
+    fn default() -> Self {
+        PartitionConfig {
+            segment_bytes: 1 << 30,
+            segment_ms: 7 * DAY_MS,
+            index_interval_bytes: 4096,
+            retention_ms: 7 * DAY_MS,
+            retention_bytes: -1,
+            max_message_bytes: 1_048_588,
+            log_append_time: false,
+            compact: false,
+            delete: true,
+            max_decompressed_bytes: 64 << 20,
+            producer_id_expiration_ms: DAY_MS,
+        }
+    }
+}
+
+/// A topic setting whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value} is not valid: {expected}")]
+pub struct InvalidConfig {
+    /// Kafka's name of the setting.
+    pub name: String,
+    /// What was given.
+    pub value: String,
+    /// What would be accepted.
+    pub expected: &'static str,
+}
+
+impl PartitionConfig {
+    /// These settings with a topic's own put over them. Names that do not concern the log are
+    /// passed over.
+    pub fn with_configs(
+        mut self,
+        configs: &BTreeMap<String, String>,
+    ) -> Result<PartitionConfig, InvalidConfig> {
+        for (name, value) in configs {
+            self.set(name, value).map_err(|expected| InvalidConfig {
+                name: name.clone(),
+                value: value.clone(),
+                expected,
+            })?;
+        }
+        Ok(self)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
+        match name {
+            "segment.bytes" => {
+                self.segment_bytes = number(value, 14, i32::MAX.into())?.unsigned_abs();
+            }
+            "segment.ms" => self.segment_ms = number(value, 1, i64::MAX)?,
+            "index.interval.bytes" => {
+                self.index_interval_bytes = number(value, 0, i32::MAX.into())?.unsigned_abs();
+            }
+            "retention.ms" => self.retention_ms = number(value, -1, i64::MAX)?,
+            "retention.bytes" => self.retention_bytes = number(value, -1, i64::MAX)?,
+            "max.message.bytes" => {
+                let bytes = number(value, 0, i32::MAX.into())?.unsigned_abs();
+                self.max_message_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            }
+            "message.timestamp.type" => {
+                self.log_append_time = match value {
+                    "CreateTime" => false,
+                    "LogAppendTime" => true,
+                    _ => return Err("CreateTime or LogAppendTime"),
+                };
+            }
+            "cleanup.policy" => {
+                let policies: Vec<&str> = value.split(',').map(str::trim).collect();
+                if !policies.iter().all(|policy| ["compact", "delete"].contains(policy)) {
+                    return Err("delete, compact or both");
+                }
+                self.compact = policies.contains(&"compact");
+                self.delete = policies.contains(&"delete");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn number(value: &str, least: i64, most: i64) -> Result<i64, &'static str> {
+    value
+        .parse()
+        .ok()
+        .filter(|number| (least..=most).contains(number))
+        .ok_or("an integer in Kafka's range")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(pairs: &[(&str, &str)]) -> Result<PartitionConfig, InvalidConfig> {
+        let configs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        PartitionConfig::default().with_configs(&configs)
+    }
+
+    #[test]
+    fn a_topics_settings_replace_the_defaults() {
+        let config = parsed(&[
+            ("segment.bytes", "1000"),
+            ("retention.ms", "-1"),
+            ("cleanup.policy", "compact, delete"),
+            ("message.timestamp.type", "LogAppendTime"),
+            ("min.insync.replicas", "1"),
+        ])
+        .unwrap();
+        assert_eq!((config.segment_bytes, config.retention_ms), (1000, -1));
+        assert!(config.compact && config.delete && config.log_append_time);
+        assert!(!parsed(&[("cleanup.policy", "compact")]).unwrap().delete);
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_refused_by_name() {
+        for (name, value) in [
+            ("segment.bytes", "3000000000"),
+            ("segment.ms", "0"),
+            ("retention.ms", "-2"),
+            ("max.message.bytes", "x"),
+            ("cleanup.policy", "shred"),
+            ("message.timestamp.type", "Now"),
+        ] {
+            assert_eq!(parsed(&[(name, value)]).unwrap_err().name, name);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Checks of batches before they are appended: what a client sends is walked once, and never
+//! changed but for the broker's timestamp.
+//!
+//! Invariants: what passes is one well-formed v2 batch with consecutive offset deltas (a client's),
+//! or markers only, or the broker's own batches.
+//! Never: re-encodes records; looks at producer state.
+
+use crate::append_error::AppendError;
+use crate::partition::AppendOrigin;
+use crate::partition_config::PartitionConfig;
+use bytes::Bytes;
+use millstream_protocol::{RecordBatch, TimestampType};
+
+/// The batches of an append, checked and with the timestamps they will have in the log.
+pub(crate) fn checked_batches(
+    mut bytes: Bytes,
+    origin: AppendOrigin,
+    config: &PartitionConfig,
+    now_ms: i64,
+) -> Result<Vec<RecordBatch>, AppendError> {
+    let is_client = matches!(origin, AppendOrigin::Client | AppendOrigin::LegacyClient);
+    let mut batches = Vec::with_capacity(1);
+    while !bytes.is_empty() {
+        let batch = match RecordBatch::split_from(&mut bytes)? {
+            Some(batch) => batch,
+            // Not a whole batch: say what is wrong with it.
+            None => RecordBatch::parse(std::mem::take(&mut bytes))?,
+        };
+        if is_client {
+            check_client_batch(&batch, config)?;
+        } else {
+            check_own_batch(&batch, origin)?;
+        }
+        let is_marker = matches!(origin, AppendOrigin::Marker { .. });
+        if !is_marker && batch.size_bytes() > config.max_message_bytes {
+            let size_bytes = batch.size_bytes();
+            return Err(AppendError::TooLarge { size_bytes, max_bytes: config.max_message_bytes });
+        }
+        batches.push(batch);
+    }
+    if batches.is_empty() || (is_client && batches.len() > 1) {
+        return Err(AppendError::InvalidRecord { rule: "exactly one record batch a partition" });
+    }
+    if config.log_append_time && !matches!(origin, AppendOrigin::Marker { .. }) {
+        for batch in &mut batches {
+            *batch = RecordBatch::parse(batch.with_log_append_time(now_ms))?;
+        }
+    }
+    Ok(batches)
+}
+
+fn check_own_batch(batch: &RecordBatch, origin: AppendOrigin) -> Result<(), AppendError> {
+    let rule = match origin {
+        AppendOrigin::Marker { .. } => {
+            if batch.control()?.is_some() && batch.producer_id() >= 0 {
+                return Ok(());
+            }
+            "a marker is a control batch of a producer"
+        }
+        _ if !batch.is_control() => return Ok(()),
+        _ => "a control batch needs a marker's origin",
+    };
+    Err(AppendError::InvalidRecord { rule })
+}
+
+fn check_client_batch(batch: &RecordBatch, config: &PartitionConfig) -> Result<(), AppendError> {
+    batch.verify_crc()?;
+    if let Some(rule) = broken_rule(batch) {
+        return Err(AppendError::InvalidRecord { rule });
+    }
+    if batch.timestamp_type() == TimestampType::LogAppendTime {
+        return Err(AppendError::InvalidTimestamp);
+    }
+    if batch.size_bytes() > config.max_message_bytes {
+        let size_bytes = batch.size_bytes();
+        return Err(AppendError::TooLarge { size_bytes, max_bytes: config.max_message_bytes });
+    }
+    let summary = batch.validate_records(config.max_decompressed_bytes)?;
+    if config.compact && summary.without_key > 0 {
+        return Err(AppendError::InvalidRecord { rule: "records of a compacted topic need keys" });
+    }
+    Ok(())
+}
+
+fn broken_rule(batch: &RecordBatch) -> Option<&'static str> {
+    let has_producer = batch.producer_id() >= 0;
+    if batch.is_control() {
+        Some("clients must not write control batches")
+    } else if batch.base_offset() != 0 {
+        Some("the base offset of a producer's batch is 0")
+    } else if has_producer && (batch.base_sequence() < 0 || batch.producer_epoch() < 0) {
+        Some("an idempotent producer's batch has an epoch and a sequence")
+    } else if batch.is_transactional() && !has_producer {
+        Some("a transactional batch has a producer id")
+    } else {
+        None
+    }
+}
