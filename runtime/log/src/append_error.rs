@@ -110,15 +110,21 @@ impl AppendError {
         coordinator_epoch: i32,
     ) -> AppendError {
         match refusal {
-            Refusal::StaleEpoch { current } => {
-                AppendError::InvalidProducerEpoch { producer_id, epoch, current_epoch: current }
-            }
-            Refusal::Sequence { expected } => {
-                AppendError::OutOfOrderSequence { producer_id, epoch, sequence, expected }
-            }
-            Refusal::OutsideTransaction { open_since } => {
-                AppendError::InvalidTransactionState { producer_id, open_since }
-            }
+            Refusal::StaleEpoch { current } => AppendError::InvalidProducerEpoch {
+                producer_id,
+                epoch,
+                current_epoch: current,
+            },
+            Refusal::Sequence { expected } => AppendError::OutOfOrderSequence {
+                producer_id,
+                epoch,
+                sequence,
+                expected,
+            },
+            Refusal::OutsideTransaction { open_since } => AppendError::InvalidTransactionState {
+                producer_id,
+                open_since,
+            },
             Refusal::StaleCoordinator { current } => AppendError::CoordinatorFenced {
                 producer_id,
                 coordinator_epoch,

@@ -34,8 +34,14 @@ impl LeaderEpochs {
             read_all(storage.open(&path, OpenMode::Read)?.as_ref())
         });
         let content = content.map_err(|error| LogError::io("read", &path, error))?;
-        let entries = std::str::from_utf8(&content).ok().and_then(parse).unwrap_or_default();
-        Ok(LeaderEpochs { entries, dirty: false })
+        let entries = std::str::from_utf8(&content)
+            .ok()
+            .and_then(parse)
+            .unwrap_or_default();
+        Ok(LeaderEpochs {
+            entries,
+            dirty: false,
+        })
     }
 
     /// A batch of this epoch begins at `offset`.
@@ -112,7 +118,10 @@ fn parse(text: &str) -> Option<Vec<(i32, i64)>> {
         })
         .collect();
     let entries = entries.filter(|entries| entries.len() == count)?;
-    entries.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1).then_some(entries)
+    entries
+        .windows(2)
+        .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1)
+        .then_some(entries)
 }
 
 #[cfg(test)]
@@ -132,7 +141,10 @@ mod tests {
         epochs.observe(3, 120);
         assert_eq!(epochs.text(), "0\n2\n0 0\n3 120\n");
         assert!(epochs.write(&storage, directory).unwrap().is_some());
-        assert!(epochs.write(&storage, directory).unwrap().is_none(), "nothing changed");
+        assert!(
+            epochs.write(&storage, directory).unwrap().is_none(),
+            "nothing changed"
+        );
         assert_eq!(LeaderEpochs::load(&storage, directory).unwrap(), epochs);
     }
 

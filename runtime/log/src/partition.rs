@@ -241,8 +241,11 @@ impl PartitionLog {
             (result, state.offsets() != before)
         };
         if moved {
-            let listener =
-                self.listener.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let listener = self
+                .listener
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             if let Some(listener) = listener {
                 listener();
             }
@@ -364,7 +367,10 @@ impl PartitionLog {
 
     /// Called, outside the lock, whenever an offset of `LogOffsets` moved. One listener: the last.
     pub fn set_change_listener(&self, listener: Arc<dyn Fn() + Send + Sync>) {
-        *self.listener.write().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        *self
+            .listener
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
     /// Deletes segments that retention gives up, forgets silent producers, and returns memory.
@@ -408,7 +414,8 @@ impl PartitionLog {
         let flushed = self.lock().prepare_flush(self, close).and_then(|work| {
             if self.durability.syncs_files() {
                 for (path, file) in &work.files {
-                    file.sync_data().map_err(|error| LogError::io("sync", path, error))?;
+                    file.sync_data()
+                        .map_err(|error| LogError::io("sync", path, error))?;
                 }
                 for directory in &work.directories {
                     self.storage

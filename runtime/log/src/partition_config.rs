@@ -105,7 +105,10 @@ impl PartitionConfig {
             }
             "cleanup.policy" => {
                 let policies: Vec<&str> = value.split(',').map(str::trim).collect();
-                if !policies.iter().all(|policy| ["compact", "delete"].contains(policy)) {
+                if !policies
+                    .iter()
+                    .all(|policy| ["compact", "delete"].contains(policy))
+                {
                     return Err("delete, compact or both");
                 }
                 self.compact = policies.contains(&"compact");
@@ -130,7 +133,10 @@ mod tests {
     use super::*;
 
     fn parsed(pairs: &[(&str, &str)]) -> Result<PartitionConfig, InvalidConfig> {
-        let configs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let configs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect();
         PartitionConfig::default().with_configs(&configs)
     }
 

@@ -45,7 +45,9 @@ pub(crate) fn apply(
     now_ms: i64,
 ) -> Result<usize, LogError> {
     state.tail.age();
-    state.producers.expire(now_ms, log.config().producer_id_expiration_ms);
+    state
+        .producers
+        .expire(now_ms, log.config().producer_id_expiration_ms);
     if !log.config().delete {
         return Ok(0);
     }
@@ -69,7 +71,12 @@ fn deletable(
         Ok(kept) => total.saturating_sub(kept),
         Err(_) => 0,
     };
-    let ends: Vec<i64> = state.segments.iter().skip(1).map(Segment::base_offset).collect();
+    let ends: Vec<i64> = state
+        .segments
+        .iter()
+        .skip(1)
+        .map(Segment::base_offset)
+        .collect();
     let mut count = 0;
     for (segment, end) in state.segments.iter_mut().zip(ends) {
         let newest = segment.largest(storage)?.map(|entry| entry.timestamp);
@@ -94,7 +101,10 @@ fn delete_first(
     if count == 0 {
         return Ok(());
     }
-    let start = state.segments.get(count).map_or(state.log_start, Segment::base_offset);
+    let start = state
+        .segments
+        .get(count)
+        .map_or(state.log_start, Segment::base_offset);
     if start > state.log_start {
         write_log_start(log.storage(), log.directory(), start)?;
         state.log_start = start;
@@ -123,7 +133,12 @@ pub(crate) fn delete_before(
     }
     write_log_start(log.storage(), log.directory(), start)?;
     state.log_start = start;
-    let whole = state.segments.iter().skip(1).filter(|next| next.base_offset() <= start).count();
+    let whole = state
+        .segments
+        .iter()
+        .skip(1)
+        .filter(|next| next.base_offset() <= start)
+        .count();
     delete_first(log, state, whole)?;
     Ok(Some(state.log_start))
 }

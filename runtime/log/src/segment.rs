@@ -73,11 +73,17 @@ impl Segment {
     ) -> Result<Segment, LogError> {
         let mut segment = Segment::open(storage, directory, base_offset)?;
         if segment.size_bytes > 0 {
-            segment.log.set_len(0).map_err(|error| LogError::io("empty", &segment.path, error))?;
+            segment
+                .log
+                .set_len(0)
+                .map_err(|error| LogError::io("empty", &segment.path, error))?;
             segment.size_bytes = 0;
         }
         let transaction_index = file(directory, base_offset, ".txnindex");
-        if storage.exists(&transaction_index).is_ok_and(|exists| exists) {
+        if storage
+            .exists(&transaction_index)
+            .is_ok_and(|exists| exists)
+        {
             storage
                 .remove_file(&transaction_index)
                 .map_err(|error| LogError::io("remove", &transaction_index, error))?;
@@ -172,13 +178,21 @@ impl Segment {
     pub(crate) fn index_batch(&mut self, place: &BatchPlace, interval_bytes: u64) {
         let relative = i32::try_from(self.relative(place.last_offset)).unwrap_or(i32::MAX);
         self.first_timestamp.get_or_insert(place.max_timestamp);
-        if self.largest.is_none_or(|largest| place.max_timestamp > largest.timestamp) {
-            self.largest =
-                Some(TimeEntry { timestamp: place.max_timestamp, relative_offset: relative });
+        if self
+            .largest
+            .is_none_or(|largest| place.max_timestamp > largest.timestamp)
+        {
+            self.largest = Some(TimeEntry {
+                timestamp: place.max_timestamp,
+                relative_offset: relative,
+            });
         }
         if self.bytes_since_index > interval_bytes {
             let position = i32::try_from(place.position).unwrap_or(i32::MAX);
-            self.offset_index.push(OffsetEntry { relative_offset: relative, position });
+            self.offset_index.push(OffsetEntry {
+                relative_offset: relative,
+                position,
+            });
             self.time_index.push(self.largest.unwrap_or(TimeEntry {
                 timestamp: place.max_timestamp,
                 relative_offset: relative,
@@ -212,7 +226,9 @@ impl Segment {
         let relative = self.relative(offset);
         let size_bytes = self.size_bytes;
         let entries = self.offset_index.entries(storage)?;
-        Ok(Some(position_for(entries, relative)).filter(|at| *at < size_bytes).unwrap_or(0))
+        Ok(Some(position_for(entries, relative))
+            .filter(|at| *at < size_bytes)
+            .unwrap_or(0))
     }
 
     /// Where to begin to look for a batch with a timestamp of at least `timestamp`; `None` when
@@ -222,11 +238,15 @@ impl Segment {
         storage: &dyn Storage,
         timestamp: i64,
     ) -> Result<Option<u64>, LogError> {
-        if self.largest(storage)?.is_none_or(|largest| largest.timestamp < timestamp) {
+        if self
+            .largest(storage)?
+            .is_none_or(|largest| largest.timestamp < timestamp)
+        {
             return Ok(None);
         }
         let relative = offset_before(self.time_index.entries(storage)?, timestamp);
-        self.position_for(storage, self.base_offset + relative).map(Some)
+        self.position_for(storage, self.base_offset + relative)
+            .map(Some)
     }
 
     /// The largest timestamp, and the last offset of the batch that has it.
@@ -278,12 +298,15 @@ impl Segment {
         self.size_bytes = position;
         self.unsynced = true;
         let base = self.base_offset;
-        self.offset_index
-            .truncate(storage, |entry| base + i64::from(entry.relative_offset) < offset)?;
-        self.time_index
-            .truncate(storage, |entry| base + i64::from(entry.relative_offset) < offset)?;
+        self.offset_index.truncate(storage, |entry| {
+            base + i64::from(entry.relative_offset) < offset
+        })?;
+        self.time_index.truncate(storage, |entry| {
+            base + i64::from(entry.relative_offset) < offset
+        })?;
         if !self.aborted(storage)?.is_empty() {
-            self.transaction_index.truncate(storage, |entry| entry.last_offset < offset)?;
+            self.transaction_index
+                .truncate(storage, |entry| entry.last_offset < offset)?;
         }
         self.recompute(storage)
     }
@@ -304,8 +327,10 @@ impl Segment {
             let place = BatchPlace::of(&batch, position);
             if largest.is_none_or(|largest| place.max_timestamp > largest.timestamp) {
                 let relative = i32::try_from(self.relative(place.last_offset)).unwrap_or(i32::MAX);
-                largest =
-                    Some(TimeEntry { timestamp: place.max_timestamp, relative_offset: relative });
+                largest = Some(TimeEntry {
+                    timestamp: place.max_timestamp,
+                    relative_offset: relative,
+                });
             }
         }
         self.largest = largest;
@@ -403,7 +428,13 @@ impl<'a> BatchScan<'a> {
         position: u64,
         end: u64,
     ) -> BatchScan<'a> {
-        BatchScan { file, path, position, end, buffer: Bytes::new() }
+        BatchScan {
+            file,
+            path,
+            position,
+            end,
+            buffer: Bytes::new(),
+        }
     }
 
     /// The next batch.
@@ -425,7 +456,10 @@ impl<'a> BatchScan<'a> {
                 self.position += batch.size_bytes() as u64;
                 Ok(Scanned::Batch(position, batch))
             }
-            Ok(None) => Ok(Scanned::Damaged(position, "a batch is cut short".to_owned())),
+            Ok(None) => Ok(Scanned::Damaged(
+                position,
+                "a batch is cut short".to_owned(),
+            )),
             Err(error) => Ok(Scanned::Damaged(position, error.to_string())),
         }
     }
@@ -435,7 +469,11 @@ impl<'a> BatchScan<'a> {
         let want = want.min(self.end - self.position);
         self.buffer = read_exactly(self.file, self.path, self.position, want)?;
         let declared = RecordBatch::declared_size_bytes(&self.buffer).unwrap_or_default() as u64;
-        Ok(if declared > self.end - self.position { 0 } else { declared })
+        Ok(if declared > self.end - self.position {
+            0
+        } else {
+            declared
+        })
     }
 }
 
@@ -465,7 +503,11 @@ pub(crate) fn read_exactly(
 pub(crate) fn check_place(batch: &RecordBatch, expected_offset: i64) -> Result<(), String> {
     if batch.base_offset() != expected_offset {
         let found = batch.base_offset();
-        return Err(format!("a batch has offset {found}, {expected_offset} was to follow"));
+        return Err(format!(
+            "a batch has offset {found}, {expected_offset} was to follow"
+        ));
     }
-    batch.verify_crc().map_err(|error: BatchError| error.to_string())
+    batch
+        .verify_crc()
+        .map_err(|error: BatchError| error.to_string())
 }

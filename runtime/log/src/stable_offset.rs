@@ -30,7 +30,8 @@ impl StableOffset {
     /// Releases the transactions whose markers are below the high watermark.
     pub(crate) fn on_high_watermark(&mut self, high_watermark: i64) {
         if !self.ended.is_empty() {
-            self.ended.retain(|_, marker_offset| *marker_offset >= high_watermark);
+            self.ended
+                .retain(|_, marker_offset| *marker_offset >= high_watermark);
         }
     }
 
@@ -49,7 +50,9 @@ impl StableOffset {
 
     /// Open transactions as (first offset, producer id), in the order they began.
     pub(crate) fn open(&self) -> impl Iterator<Item = (i64, i64)> {
-        self.open.iter().map(|(first, producer_id)| (*first, *producer_id))
+        self.open
+            .iter()
+            .map(|(first, producer_id)| (*first, *producer_id))
     }
 }
 
@@ -65,7 +68,11 @@ mod tests {
         stable.begin(8, 2);
         assert_eq!(stable.first_unstable(), Some(5));
         stable.end(5, 10);
-        assert_eq!(stable.first_unstable(), Some(5), "the marker is not below the high watermark");
+        assert_eq!(
+            stable.first_unstable(),
+            Some(5),
+            "the marker is not below the high watermark"
+        );
         assert_eq!(stable.first_open_or(11), 8);
         stable.on_high_watermark(10);
         assert_eq!(stable.first_unstable(), Some(5));

@@ -66,10 +66,16 @@ impl Tail {
         max_bytes: usize,
         at_least_one: bool,
     ) -> Option<Vec<TailBatch>> {
-        if self.batches.front().is_none_or(|first| offset < first.base_offset) {
+        if self
+            .batches
+            .front()
+            .is_none_or(|first| offset < first.base_offset)
+        {
             return None;
         }
-        let start = self.batches.partition_point(|batch| batch.next_offset <= offset);
+        let start = self
+            .batches
+            .partition_point(|batch| batch.next_offset <= offset);
         let mut taken = Vec::new();
         let mut size_bytes = 0;
         for batch in self.batches.iter().skip(start) {
@@ -102,8 +108,15 @@ mod tests {
         let mut tail = Tail::default();
         for (index, size) in sizes.iter().enumerate() {
             let base_offset = index as i64 * 10;
-            let parts = [Bytes::from_static(b"p"), Bytes::from(vec![index as u8; size - 1])];
-            tail.push(TailBatch { base_offset, next_offset: base_offset + 10, parts });
+            let parts = [
+                Bytes::from_static(b"p"),
+                Bytes::from(vec![index as u8; size - 1]),
+            ];
+            tail.push(TailBatch {
+                base_offset,
+                next_offset: base_offset + 10,
+                parts,
+            });
         }
         tail
     }

@@ -34,12 +34,17 @@ pub(crate) fn checked_batches(
         let is_marker = matches!(origin, AppendOrigin::Marker { .. });
         if !is_marker && batch.size_bytes() > config.max_message_bytes {
             let size_bytes = batch.size_bytes();
-            return Err(AppendError::TooLarge { size_bytes, max_bytes: config.max_message_bytes });
+            return Err(AppendError::TooLarge {
+                size_bytes,
+                max_bytes: config.max_message_bytes,
+            });
         }
         batches.push(batch);
     }
     if batches.is_empty() || (is_client && batches.len() > 1) {
-        return Err(AppendError::InvalidRecord { rule: "exactly one record batch a partition" });
+        return Err(AppendError::InvalidRecord {
+            rule: "exactly one record batch a partition",
+        });
     }
     if config.log_append_time && !matches!(origin, AppendOrigin::Marker { .. }) {
         for batch in &mut batches {
@@ -73,11 +78,16 @@ fn check_client_batch(batch: &RecordBatch, config: &PartitionConfig) -> Result<(
     }
     if batch.size_bytes() > config.max_message_bytes {
         let size_bytes = batch.size_bytes();
-        return Err(AppendError::TooLarge { size_bytes, max_bytes: config.max_message_bytes });
+        return Err(AppendError::TooLarge {
+            size_bytes,
+            max_bytes: config.max_message_bytes,
+        });
     }
     let summary = batch.validate_records(config.max_decompressed_bytes)?;
     if config.compact && summary.without_key > 0 {
-        return Err(AppendError::InvalidRecord { rule: "records of a compacted topic need keys" });
+        return Err(AppendError::InvalidRecord {
+            rule: "records of a compacted topic need keys",
+        });
     }
     Ok(())
 }

@@ -7,7 +7,13 @@ use super::*;
 use crate::storage::MemoryStorage;
 
 fn bytes_of(storage: &MemoryStorage, path: &str) -> Vec<u8> {
-    read_all(storage.open(Path::new(path), OpenMode::Read).unwrap().as_ref()).unwrap()
+    read_all(
+        storage
+            .open(Path::new(path), OpenMode::Read)
+            .unwrap()
+            .as_ref(),
+    )
+    .unwrap()
 }
 
 fn offsets(entries: &[(i32, i32)]) -> Vec<OffsetEntry> {
@@ -24,11 +30,18 @@ fn offsets(entries: &[(i32, i32)]) -> Vec<OffsetEntry> {
 fn entries_have_the_bytes_that_kafka_writes() {
     let storage = MemoryStorage::new();
     let mut index = Index::create(PathBuf::from("i"));
-    index.push(OffsetEntry { relative_offset: 1, position: 256 });
+    index.push(OffsetEntry {
+        relative_offset: 1,
+        position: 256,
+    });
     index.write(&storage).unwrap();
     assert_eq!(bytes_of(&storage, "i"), [0, 0, 0, 1, 0, 0, 1, 0]);
     let mut bytes = Vec::new();
-    TimeEntry { timestamp: 258, relative_offset: 3 }.encode(&mut bytes);
+    TimeEntry {
+        timestamp: 258,
+        relative_offset: 3,
+    }
+    .encode(&mut bytes);
     assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 3]);
     let aborted = AbortedEntry {
         producer_id: 1,
@@ -52,16 +65,30 @@ fn written_entries_are_read_back_and_added_to() {
         index.push(entry);
     }
     index.write(&storage).unwrap();
-    index.push(OffsetEntry { relative_offset: 7, position: 70 });
+    index.push(OffsetEntry {
+        relative_offset: 7,
+        position: 70,
+    });
     index.write(&storage).unwrap();
     let mut again: Index<OffsetEntry> = Index::open(PathBuf::from("i"));
     assert!(again.is_plausible(&storage).unwrap());
-    assert_eq!(again.entries(&storage).unwrap(), &offsets(&[(1, 10), (5, 50), (7, 70)]));
-    again.truncate(&storage, |entry| entry.relative_offset < 5).unwrap();
-    again.push(OffsetEntry { relative_offset: 9, position: 90 });
+    assert_eq!(
+        again.entries(&storage).unwrap(),
+        &offsets(&[(1, 10), (5, 50), (7, 70)])
+    );
+    again
+        .truncate(&storage, |entry| entry.relative_offset < 5)
+        .unwrap();
+    again.push(OffsetEntry {
+        relative_offset: 9,
+        position: 90,
+    });
     again.write(&storage).unwrap();
     let mut third: Index<OffsetEntry> = Index::open(PathBuf::from("i"));
-    assert_eq!(third.entries(&storage).unwrap(), &offsets(&[(1, 10), (9, 90)]));
+    assert_eq!(
+        third.entries(&storage).unwrap(),
+        &offsets(&[(1, 10), (9, 90)])
+    );
 }
 
 #[test]
@@ -75,8 +102,14 @@ fn entries_that_do_not_follow_are_left_out() {
     file.write_at(&[&bytes, &[1, 2, 3]], 0).unwrap();
     let mut index: Index<OffsetEntry> = Index::open(PathBuf::from("i"));
     assert!(!index.is_plausible(&storage).unwrap(), "35 bytes");
-    assert_eq!(index.entries(&storage).unwrap(), &offsets(&[(1, 10), (5, 50)]));
-    index.push(OffsetEntry { relative_offset: 5, position: 99 });
+    assert_eq!(
+        index.entries(&storage).unwrap(),
+        &offsets(&[(1, 10), (5, 50)])
+    );
+    index.push(OffsetEntry {
+        relative_offset: 5,
+        position: 99,
+    });
     assert_eq!(index.entries(&storage).unwrap().len(), 2);
 }
 
@@ -92,7 +125,10 @@ fn an_offset_is_looked_up_at_the_last_batch_that_ends_at_or_before_it() {
 
 #[test]
 fn a_timestamp_is_looked_up_behind_everything_older() {
-    let entry = |timestamp, relative_offset| TimeEntry { timestamp, relative_offset };
+    let entry = |timestamp, relative_offset| TimeEntry {
+        timestamp,
+        relative_offset,
+    };
     let entries = [entry(10, 3), entry(20, 8)];
     assert_eq!(offset_before(&entries, 10), 0);
     assert_eq!(offset_before(&entries, 11), 3);
@@ -111,7 +147,11 @@ fn aborted_transactions_are_collected_until_the_last_stable_offset_passes() {
     let entries = [entry(0, 10, 5), entry(5, 20, 21), entry(30, 40, 41)];
     let mut found = Vec::new();
     assert!(collect(&entries, 11, 15, &mut found));
-    assert_eq!(found, [entries[1]], "the first ended before, the third begins after");
+    assert_eq!(
+        found,
+        [entries[1]],
+        "the first ended before, the third begins after"
+    );
     found.clear();
     assert!(!collect(&entries, 0, 100, &mut found));
     assert_eq!(found.len(), 3);

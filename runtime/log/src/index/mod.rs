@@ -43,12 +43,24 @@ pub(crate) struct Index<E> {
 impl<E: Entry> Index<E> {
     /// The index of a new segment: empty, whatever is in the file.
     pub(crate) fn create(path: PathBuf) -> Index<E> {
-        Index { path, file: None, entries: Some(Vec::new()), written: 0, unsynced: false }
+        Index {
+            path,
+            file: None,
+            entries: Some(Vec::new()),
+            written: 0,
+            unsynced: false,
+        }
     }
 
     /// The index of a segment that was written before; read when it is first used.
     pub(crate) fn open(path: PathBuf) -> Index<E> {
-        Index { path, file: None, entries: None, written: 0, unsynced: false }
+        Index {
+            path,
+            file: None,
+            entries: None,
+            written: 0,
+            unsynced: false,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -136,7 +148,8 @@ impl<E: Entry> Index<E> {
     /// Forgets all entries, to rebuild them.
     pub(crate) fn clear(&mut self, storage: &dyn Storage) -> Result<(), LogError> {
         let file = self.file(storage)?;
-        file.set_len(0).map_err(|error| LogError::io("truncate", &self.path, error))?;
+        file.set_len(0)
+            .map_err(|error| LogError::io("truncate", &self.path, error))?;
         self.entries = Some(Vec::new());
         self.written = 0;
         self.unsynced = true;
@@ -145,7 +158,9 @@ impl<E: Entry> Index<E> {
 
     /// Writes the entries that are not in the file yet, and creates it.
     pub(crate) fn write(&mut self, storage: &dyn Storage) -> Result<(), LogError> {
-        let Some(entries) = &self.entries else { return Ok(()) };
+        let Some(entries) = &self.entries else {
+            return Ok(());
+        };
         let waiting = entries.get(self.written..).unwrap_or_default();
         if waiting.is_empty() && self.file.is_some() {
             return Ok(());
@@ -155,7 +170,9 @@ impl<E: Entry> Index<E> {
         let (start, count) = ((self.written * E::BYTES) as u64, entries.len());
         let file = self.file(storage)?;
         // What a failed write or an earlier life left behind the entries goes with it.
-        let written = file.set_len(start).and_then(|()| file.write_at(&[&bytes], start));
+        let written = file
+            .set_len(start)
+            .and_then(|()| file.write_at(&[&bytes], start));
         written.map_err(|error| LogError::io("write", &self.path, error))?;
         self.written = count;
         self.unsynced = true;

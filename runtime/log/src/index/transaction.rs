@@ -28,9 +28,12 @@ impl Entry for AbortedEntry {
 
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&VERSION.to_be_bytes());
-        for number in
-            [self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset]
-        {
+        for number in [
+            self.producer_id,
+            self.first_offset,
+            self.last_offset,
+            self.last_stable_offset,
+        ] {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
     }

@@ -43,7 +43,11 @@ impl PartitionState {
     ) -> Result<Appended, AppendError> {
         self.check_online()?;
         let base_offset = self.log_end;
-        let log_append_time_ms = if log.config.log_append_time { now_ms } else { -1 };
+        let log_append_time_ms = if log.config.log_append_time {
+            now_ms
+        } else {
+            -1
+        };
         let changes = match self.check(batches, origin)? {
             Checked::New(changes) => changes,
             Checked::Duplicate(original) => {
@@ -81,11 +85,7 @@ impl PartitionState {
     }
 
     /// Judges all batches on copies; nothing is changed.
-    fn check(
-        &self,
-        batches: &[RecordBatch],
-        origin: AppendOrigin,
-    ) -> Result<Checked, AppendError> {
+    fn check(&self, batches: &[RecordBatch], origin: AppendOrigin) -> Result<Checked, AppendError> {
         let mut changes = Vec::with_capacity(batches.len());
         // What earlier batches of the same append do to their producers.
         let mut ahead: Vec<(i64, ProducerEntry)> = Vec::new();
@@ -104,11 +104,16 @@ impl PartitionState {
                 None => self.producers.entry(producer_id),
             };
             let change = match (origin, batch.control()?) {
-                (AppendOrigin::Marker { coordinator_epoch, transaction_version }, Some(marker)) => {
+                (
+                    AppendOrigin::Marker {
+                        coordinator_epoch,
+                        transaction_version,
+                    },
+                    Some(marker),
+                ) => {
                     let event = marker_event(batch, marker, offset, coordinator_epoch)?;
-                    check_marker(entry, &event, transaction_version).map_err(|refusal| {
-                        refused(refusal, batch, event.coordinator_epoch)
-                    })?;
+                    check_marker(entry, &event, transaction_version)
+                        .map_err(|refusal| refused(refusal, batch, event.coordinator_epoch))?;
                     Change::Marker(producer_id, event, marker.is_commit())
                 }
                 _ => {
@@ -121,15 +126,16 @@ impl PartitionState {
                 }
             };
             if batches.len() > 1 {
-                let mut copy =
-                    entry.cloned().unwrap_or_else(|| ProducerEntry::new(batch.producer_epoch()));
+                let mut copy = entry
+                    .cloned()
+                    .unwrap_or_else(|| ProducerEntry::new(batch.producer_epoch()));
                 match &change {
                     Change::Batch(_, event) => {
                         copy.apply_batch(event);
-                    },
+                    }
                     Change::Marker(_, event, _) => {
                         copy.apply_marker(event);
-                    },
+                    }
                     Change::None => {}
                 }
                 ahead.push((producer_id, copy));
@@ -185,8 +191,14 @@ impl PartitionState {
         now_ms: i64,
     ) -> Result<(), LogError> {
         let size_bytes = (parts[0].len() + parts[1].len()) as u64;
-        let last_offset = placed.last().map_or(self.log_end, |batch| batch.last_offset);
-        let newest = placed.iter().map(|batch| batch.max_timestamp).max().unwrap_or(now_ms);
+        let last_offset = placed
+            .last()
+            .map_or(self.log_end, |batch| batch.last_offset);
+        let newest = placed
+            .iter()
+            .map(|batch| batch.max_timestamp)
+            .max()
+            .unwrap_or(now_ms);
         let config = &log.config;
         let active = self.active();
         if active.size_bytes() == 0 {
@@ -240,7 +252,10 @@ impl PartitionState {
         parts: &[Bytes; 2],
         placed: &[PlacedBatch],
     ) -> Result<(), LogError> {
-        assert_eq!(base_offset, self.log_end, "invariant: offsets are given out without gaps");
+        assert_eq!(
+            base_offset, self.log_end,
+            "invariant: offsets are given out without gaps"
+        );
         let interval_bytes = log.config.index_interval_bytes;
         let active = self.active();
         let mut position = match active.write(&[&parts[0], &parts[1]]) {
@@ -293,7 +308,10 @@ impl PartitionState {
         if ended.committed {
             return;
         }
-        let entry = aborted_entry(ended, self.producers.stable.first_open_or(ended.marker_offset + 1));
+        let entry = aborted_entry(
+            ended,
+            self.producers.stable.first_open_or(ended.marker_offset + 1),
+        );
         self.has_aborted = true;
         self.names_changed = true;
         self.active().add_aborted(log.storage.as_ref(), entry);
@@ -302,7 +320,8 @@ impl PartitionState {
     /// Lets readers see what was appended, as the mode has it.
     fn publish(&mut self, log: &PartitionLog) {
         if log.durability.is_journaled() && log.journal.is_some() {
-            self.undurable.push_back((self.journal_position, self.log_end));
+            self.undurable
+                .push_back((self.journal_position, self.log_end));
         } else {
             self.raise_high_watermark(self.log_end);
         }
@@ -326,7 +345,10 @@ impl PlacedBatch {
             last_offset: batch.last_offset(),
             leader_epoch: batch.partition_leader_epoch(),
             max_timestamp: batch.max_timestamp(),
-            parts: [batch.bytes().slice(..PREFIX_BYTES), batch.bytes().slice(PREFIX_BYTES..)],
+            parts: [
+                batch.bytes().slice(..PREFIX_BYTES),
+                batch.bytes().slice(PREFIX_BYTES..),
+            ],
         }
     }
 }

@@ -51,13 +51,22 @@ pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResul
         (offsets, state.plan(log, &request, request.offset, offsets)?)
     };
     let bound = bound_of(offsets, request.isolation);
-    let mut result = ReadResult { batches: Vec::new(), aborted: Vec::new(), offsets };
+    let mut result = ReadResult {
+        batches: Vec::new(),
+        aborted: Vec::new(),
+        offsets,
+    };
     let run = loop {
         match plan {
             Plan::Nothing => return Ok(result),
             Plan::Tail(batches) => {
-                let Some(last) = batches.last() else { return Ok(result) };
-                break Run { next_offset: last.next_offset, bytes: joined(&batches) };
+                let Some(last) = batches.last() else {
+                    return Ok(result);
+                };
+                break Run {
+                    next_offset: last.next_offset,
+                    bytes: joined(&batches),
+                };
             }
             Plan::File(run) => {
                 if let Some(run) = read_run(&run, &request, bound)? {
@@ -70,9 +79,14 @@ pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResul
             }
         }
     };
-    assert!(run.next_offset <= bound, "invariant: nothing beyond the bound is handed out");
+    assert!(
+        run.next_offset <= bound,
+        "invariant: nothing beyond the bound is handed out"
+    );
     if request.isolation == Isolation::LastStable {
-        result.aborted = log.lock().aborted_within(log, request.offset, run.next_offset)?;
+        result.aborted = log
+            .lock()
+            .aborted_within(log, request.offset, run.next_offset)?;
     }
     result.batches.push(run.bytes);
     Ok(result)
@@ -97,18 +111,26 @@ impl PartitionState {
         let bound = bound_of(offsets, request.isolation);
         if offset < offsets.log_start || offset > offsets.log_end {
             let (log_start, log_end) = (offsets.log_start, offsets.log_end);
-            return Err(ReadError::OffsetOutOfRange { offset, log_start, log_end });
+            return Err(ReadError::OffsetOutOfRange {
+                offset,
+                log_start,
+                log_end,
+            });
         }
         if offset >= bound {
             return Ok(Plan::Nothing);
         }
-        let cached = self.tail.read(offset, bound, request.max_bytes, request.at_least_one);
+        let cached = self
+            .tail
+            .read(offset, bound, request.max_bytes, request.at_least_one);
         if let Some(batches) = cached {
             return Ok(Plan::Tail(batches));
         }
         let index = self.segment_index(offset);
         let next_segment = self.segments.get(index + 1).map(|next| next.base_offset());
-        let Some(segment) = self.segments.get_mut(index) else { return Ok(Plan::Nothing) };
+        let Some(segment) = self.segments.get_mut(index) else {
+            return Ok(Plan::Nothing);
+        };
         Ok(Plan::File(FileRun {
             start: segment.position_for(log.storage.as_ref(), offset)?,
             end: segment.size_bytes(),
@@ -131,7 +153,12 @@ impl PartitionState {
         let first = self.segment_index(from);
         let mut found = Vec::new();
         for segment in self.segments.iter_mut().skip(first) {
-            if collect(segment.aborted(log.storage.as_ref())?, from, upper, &mut found) {
+            if collect(
+                segment.aborted(log.storage.as_ref())?,
+                from,
+                upper,
+                &mut found,
+            ) {
                 break;
             }
         }
@@ -143,11 +170,7 @@ impl PartitionState {
     }
 }
 
-fn read_run(
-    run: &FileRun,
-    request: &ReadRequest,
-    bound: i64,
-) -> Result<Option<Run>, ReadError> {
+fn read_run(run: &FileRun, request: &ReadRequest, bound: i64) -> Result<Option<Run>, ReadError> {
     let mut position = run.start;
     loop {
         let want = (request.max_bytes.saturating_add(SLACK_BYTES) as u64).min(run.end - position);
@@ -163,7 +186,12 @@ fn read_run(
                     continue;
                 }
             }
-            return Err(corrupt(run, request.offset, position, "a batch is cut short"));
+            return Err(corrupt(
+                run,
+                request.offset,
+                position,
+                "a batch is cut short",
+            ));
         };
         if buffer.len() < first_bytes {
             let first_too_large = first_bytes > request.max_bytes;
@@ -236,12 +264,20 @@ fn take_batches(
         taken += batch.size_bytes();
         next_offset = batch.next_offset();
     }
-    Ok((taken > 0).then(|| Run { bytes: buffer.slice(..taken), next_offset }))
+    Ok((taken > 0).then(|| Run {
+        bytes: buffer.slice(..taken),
+        next_offset,
+    }))
 }
 
 fn corrupt(run: &FileRun, offset: i64, position: u64, reason: &str) -> ReadError {
     let path = run.path.display().to_string();
-    ReadError::Corrupt { offset, path, position, reason: reason.to_owned() }
+    ReadError::Corrupt {
+        offset,
+        path,
+        position,
+        reason: reason.to_owned(),
+    }
 }
 
 /// A segment's file from where a timestamp may first occur.
@@ -324,7 +360,9 @@ fn first_record(
         position: 0,
         reason: error.to_string(),
     };
-    let mut records = batch.records(log.config.max_decompressed_bytes).map_err(broken)?;
+    let mut records = batch
+        .records(log.config.max_decompressed_bytes)
+        .map_err(broken)?;
     while let Some(record) = records.next_view() {
         let record = record.map_err(broken)?;
         if wanted(record.offset, record.timestamp) {

@@ -32,7 +32,11 @@ pub(super) fn open(setup: &PartitionSetup) -> Result<PartitionState, LogError> {
     let mut state = PartitionState::new(segments, LeaderEpochs::load(storage, directory)?);
     state.is_new = is_new;
     state.names_changed = true;
-    let opening = Opening { setup, storage, directory };
+    let opening = Opening {
+        setup,
+        storage,
+        directory,
+    };
     opening.recover(&mut state, log_start)?;
     Ok(state)
 }
@@ -43,9 +47,13 @@ fn open_segments(
     directory: &Path,
     log_start: i64,
 ) -> Result<Vec<Segment>, LogError> {
-    let names =
-        storage.list(directory).map_err(|error| LogError::io("list", directory, error))?;
-    let mut bases: Vec<i64> = names.iter().filter_map(|name| base_offset_of(name)).collect();
+    let names = storage
+        .list(directory)
+        .map_err(|error| LogError::io("list", directory, error))?;
+    let mut bases: Vec<i64> = names
+        .iter()
+        .filter_map(|name| base_offset_of(name))
+        .collect();
     bases.sort_unstable();
     for name in &names {
         let index = name
@@ -54,7 +62,9 @@ fn open_segments(
             .and_then(|(digits, _)| digits.parse::<i64>().ok());
         if index.is_some_and(|base| bases.binary_search(&base).is_err()) {
             let path = directory.join(name);
-            storage.remove_file(&path).map_err(|error| LogError::io("remove", &path, error))?;
+            storage
+                .remove_file(&path)
+                .map_err(|error| LogError::io("remove", &path, error))?;
         }
     }
     if bases.is_empty() {
@@ -144,12 +154,17 @@ impl Opening<'_> {
         state.producers = replayed(self.storage, self.directory, state)?;
         for index in first..state.segments.len() {
             let expected = state.log_end;
-            let Some(segment) = state.segments.get_mut(index) else { break };
+            let Some(segment) = state.segments.get_mut(index) else {
+                break;
+            };
             let damage = if segment.base_offset() == expected {
                 self.scan_segment(state, index)?
             } else {
                 let found = segment.base_offset();
-                Some((0, format!("a segment begins at {found}, {expected} was to follow")))
+                Some((
+                    0,
+                    format!("a segment begins at {found}, {expected} was to follow"),
+                ))
             };
             if let Some((position, reason)) = damage {
                 self.cut(state, index, position, reason)?;
@@ -165,7 +180,9 @@ impl Opening<'_> {
         state: &mut PartitionState,
         index: usize,
     ) -> Result<Option<(u64, String)>, LogError> {
-        let Some(segment) = state.segments.get_mut(index) else { return Ok(None) };
+        let Some(segment) = state.segments.get_mut(index) else {
+            return Ok(None);
+        };
         segment.begin_rebuild(self.storage)?;
         let interval_bytes = self.setup.config.index_interval_bytes;
         let file = segment.log().clone();
@@ -187,10 +204,15 @@ impl Opening<'_> {
             };
             segment.index_batch(&BatchPlace::of(&batch, position), interval_bytes);
             if let Some(ended) = ended.filter(|ended| !ended.committed) {
-                let stable = state.producers.stable.first_open_or(ended.marker_offset + 1);
+                let stable = state
+                    .producers
+                    .stable
+                    .first_open_or(ended.marker_offset + 1);
                 segment.add_aborted(self.storage, aborted_entry(ended, stable));
             }
-            state.epochs.observe(batch.partition_leader_epoch(), batch.base_offset());
+            state
+                .epochs
+                .observe(batch.partition_leader_epoch(), batch.base_offset());
             state.log_end = batch.next_offset();
         }
     }
@@ -203,12 +225,19 @@ impl Opening<'_> {
         position: u64,
         reason: String,
     ) -> Result<(), LogError> {
-        let path = state.segments.get(index).map_or(self.directory.as_path(), Segment::path);
+        let path = state
+            .segments
+            .get(index)
+            .map_or(self.directory.as_path(), Segment::path);
         if state.log_end < self.checkpoint() {
             return Err(LogError::corrupt(path, position, reason));
         }
         tracing::warn!(?path, position, reason, "cutting the log here");
-        let keep = if position == 0 { index.max(1) } else { index + 1 };
+        let keep = if position == 0 {
+            index.max(1)
+        } else {
+            index + 1
+        };
         while state.segments.len() > keep
             && let Some(segment) = state.segments.pop()
         {
@@ -222,15 +251,16 @@ impl Opening<'_> {
     }
 
     fn check_reaches_checkpoint(&self, state: &PartitionState) -> Result<(), LogError> {
-        let Recovery::Unclean { checkpoint_offset } = self.setup.recovery else { return Ok(()) };
+        let Recovery::Unclean { checkpoint_offset } = self.setup.recovery else {
+            return Ok(());
+        };
         let last = state.segments.last();
         match last.filter(|_| state.log_end < checkpoint_offset) {
             None => Ok(()),
             Some(last) => {
                 let end = state.log_end;
-                let reason = format!(
-                    "the log ends at offset {end}, {checkpoint_offset} was made durable"
-                );
+                let reason =
+                    format!("the log ends at offset {end}, {checkpoint_offset} was made durable");
                 Err(LogError::corrupt(last.path(), last.size_bytes(), reason))
             }
         }
@@ -241,16 +271,24 @@ impl Opening<'_> {
         if state.epochs.latest() >= 0 {
             return Ok(());
         }
-        let first = state.segments.first().map(|segment| segment.scan(0).next()).transpose()?;
+        let first = state
+            .segments
+            .first()
+            .map(|segment| segment.scan(0).next())
+            .transpose()?;
         if let Some(Scanned::Batch(_, batch)) = first {
-            state.epochs.observe(batch.partition_leader_epoch(), batch.base_offset());
+            state
+                .epochs
+                .observe(batch.partition_leader_epoch(), batch.base_offset());
         }
         Ok(())
     }
 
     /// Snapshots beyond the log end are of records that are gone; they must not come back.
     fn prune_snapshots(&self, state: &PartitionState) -> Result<(), LogError> {
-        let newest = snapshot::list(self.storage, self.directory)?.first().copied();
+        let newest = snapshot::list(self.storage, self.directory)?
+            .first()
+            .copied();
         if newest.is_some_and(|newest| newest > state.log_end) {
             snapshot::prune(self.storage, self.directory, state.log_end)?;
             if self.setup.durability.syncs_files() {

@@ -32,7 +32,11 @@ impl PartitionState {
                 self.log_end
             );
             let active = self.active();
-            return Err(LogError::corrupt(active.path(), active.size_bytes(), reason));
+            return Err(LogError::corrupt(
+                active.path(),
+                active.size_bytes(),
+                reason,
+            ));
         }
         if base_offset < self.log_end {
             if self.holds(log, base_offset, &bytes)? {
@@ -84,7 +88,8 @@ impl PartitionState {
         let placed: Vec<PlacedBatch> = batches.iter().map(PlacedBatch::of).collect();
         self.write_unjournaled(log, base_offset, &[bytes, Bytes::new()], &placed)?;
         for batch in batches {
-            self.epochs.observe(batch.partition_leader_epoch(), batch.base_offset());
+            self.epochs
+                .observe(batch.partition_leader_epoch(), batch.base_offset());
             let ended = self.producers.replay(batch).map_err(|error| {
                 let active = self.active();
                 LogError::corrupt(active.path(), active.size_bytes(), error.to_string())
@@ -106,14 +111,17 @@ impl PartitionState {
         bytes: &Bytes,
     ) -> Result<bool, LogError> {
         let index = self.segment_index(base_offset);
-        let Some(segment) = self.segments.get_mut(index) else { return Ok(false) };
-        let Some(position) = position_of(segment, log, base_offset)? else { return Ok(false) };
+        let Some(segment) = self.segments.get_mut(index) else {
+            return Ok(false);
+        };
+        let Some(position) = position_of(segment, log, base_offset)? else {
+            return Ok(false);
+        };
         let size_bytes = bytes.len() as u64;
         if position + size_bytes > segment.size_bytes() {
             return Ok(false);
         }
-        let found =
-            read_exactly(segment.log().as_ref(), segment.path(), position, size_bytes)?;
+        let found = read_exactly(segment.log().as_ref(), segment.path(), position, size_bytes)?;
         Ok(found == *bytes)
     }
 
@@ -123,7 +131,11 @@ impl PartitionState {
             return Ok(());
         }
         let storage = log.storage.as_ref();
-        if self.segments.first().is_none_or(|first| offset < first.base_offset()) {
+        if self
+            .segments
+            .first()
+            .is_none_or(|first| offset < first.base_offset())
+        {
             self.start_anew(log, offset)?;
         } else {
             while self.segments.len() > 1 && self.active().base_offset() >= offset {

@@ -94,7 +94,9 @@ impl PartitionState {
     pub(super) fn check_online(&self) -> Result<(), LogError> {
         match &self.offline {
             None => Ok(()),
-            Some(reason) => Err(LogError::Poisoned { reason: reason.clone() }),
+            Some(reason) => Err(LogError::Poisoned {
+                reason: reason.clone(),
+            }),
         }
     }
 
@@ -107,12 +109,16 @@ impl PartitionState {
 
     /// The segment that is written.
     pub(super) fn active(&mut self) -> &mut Segment {
-        self.segments.last_mut().expect("invariant: a log has a segment")
+        self.segments
+            .last_mut()
+            .expect("invariant: a log has a segment")
     }
 
     /// Index of the segment that holds `offset`, or would.
     pub(super) fn segment_index(&self, offset: i64) -> usize {
-        self.segments.partition_point(|segment| segment.base_offset() <= offset).saturating_sub(1)
+        self.segments
+            .partition_point(|segment| segment.base_offset() <= offset)
+            .saturating_sub(1)
     }
 
     pub(super) fn on_durable(&mut self, journal_position: u64) {
@@ -131,12 +137,17 @@ impl PartitionState {
     }
 
     pub(super) fn producer(&self, producer_id: i64) -> Option<ProducerSummary> {
-        self.producers.entry(producer_id).map(|entry| summary(producer_id, entry))
+        self.producers
+            .entry(producer_id)
+            .map(|entry| summary(producer_id, entry))
     }
 
     pub(super) fn producers(&self) -> Vec<ProducerSummary> {
         let entries = self.producers.entries();
-        entries.into_iter().map(|(id, entry)| summary(id, entry)).collect()
+        entries
+            .into_iter()
+            .map(|(id, entry)| summary(id, entry))
+            .collect()
     }
 
     pub(super) fn open_transactions(&self) -> Vec<OpenTransaction> {
@@ -216,7 +227,11 @@ impl PartitionState {
         if close {
             self.offline = Some("the log is closed".to_owned());
         }
-        Ok(FlushWork { files, directories, end_offset: self.log_end })
+        Ok(FlushWork {
+            files,
+            directories,
+            end_offset: self.log_end,
+        })
     }
 }
 

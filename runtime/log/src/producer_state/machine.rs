@@ -95,7 +95,11 @@ pub(crate) enum Refusal {
 
 /// The sequence after `last`.
 pub(crate) fn sequence_after(last: i32) -> i32 {
-    if last == i32::MAX { 0 } else { last.saturating_add(1) }
+    if last == i32::MAX {
+        0
+    } else {
+        last.saturating_add(1)
+    }
 }
 
 /// Judges a batch. The order of the checks is the order in which errors win.
@@ -117,12 +121,20 @@ pub(crate) fn check_batch(
         return Verdict::Duplicate(original);
     }
     if event.epoch < entry.epoch {
-        return Verdict::Refuse(Refusal::StaleEpoch { current: entry.epoch });
+        return Verdict::Refuse(Refusal::StaleEpoch {
+            current: entry.epoch,
+        });
     }
     if is_client {
-        let expected = if event.epoch == entry.epoch { entry.next_sequence() } else { 0 };
+        let expected = if event.epoch == entry.epoch {
+            entry.next_sequence()
+        } else {
+            0
+        };
         if base_sequence != expected {
-            return Verdict::Refuse(Refusal::Sequence { expected: Some(expected) });
+            return Verdict::Refuse(Refusal::Sequence {
+                expected: Some(expected),
+            });
         }
     }
     match entry.open_since {
@@ -145,10 +157,14 @@ pub(crate) fn check_marker(
     let is_late =
         transaction_version >= 2 && event.epoch == entry.epoch && entry.open_since.is_some();
     if is_stale || is_late {
-        return Err(Refusal::StaleEpoch { current: entry.epoch });
+        return Err(Refusal::StaleEpoch {
+            current: entry.epoch,
+        });
     }
     if event.coordinator_epoch < entry.coordinator_epoch {
-        return Err(Refusal::StaleCoordinator { current: entry.coordinator_epoch });
+        return Err(Refusal::StaleCoordinator {
+            current: entry.coordinator_epoch,
+        });
     }
     Ok(())
 }

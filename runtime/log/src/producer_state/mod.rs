@@ -53,7 +53,11 @@ impl ProducerState {
 
     /// All producers, by id.
     pub(crate) fn entries(&self) -> Vec<(i64, &ProducerEntry)> {
-        let mut entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry)).collect();
+        let mut entries: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(id, entry)| (*id, entry))
+            .collect();
         entries.sort_unstable_by_key(|(id, _)| *id);
         entries
     }
@@ -67,8 +71,10 @@ impl ProducerState {
 
     /// Takes in a batch that is in the log now.
     pub(crate) fn apply_batch(&mut self, producer_id: i64, event: &BatchEvent) {
-        let entry =
-            self.entries.entry(producer_id).or_insert_with(|| ProducerEntry::new(event.epoch));
+        let entry = self
+            .entries
+            .entry(producer_id)
+            .or_insert_with(|| ProducerEntry::new(event.epoch));
         if let Some(first_offset) = entry.apply_batch(event) {
             self.stable.begin(first_offset, producer_id);
         }
@@ -81,12 +87,19 @@ impl ProducerState {
         event: &MarkerEvent,
         committed: bool,
     ) -> Option<EndedTransaction> {
-        let entry =
-            self.entries.entry(producer_id).or_insert_with(|| ProducerEntry::new(event.epoch));
+        let entry = self
+            .entries
+            .entry(producer_id)
+            .or_insert_with(|| ProducerEntry::new(event.epoch));
         let first_offset = entry.apply_marker(event)?;
         self.stable.end(first_offset, event.offset);
         let marker_offset = event.offset;
-        Some(EndedTransaction { producer_id, first_offset, marker_offset, committed })
+        Some(EndedTransaction {
+            producer_id,
+            first_offset,
+            marker_offset,
+            committed,
+        })
     }
 
     /// Takes in a batch as it lies in the log.

@@ -97,13 +97,17 @@ fn path_of(directory: &Path, offset: i64) -> PathBuf {
 }
 
 fn offset_of(name: &str) -> Option<i64> {
-    name.strip_suffix(EXTENSION)?.parse().ok().filter(|offset| *offset >= 0)
+    name.strip_suffix(EXTENSION)?
+        .parse()
+        .ok()
+        .filter(|offset| *offset >= 0)
 }
 
 /// Offsets of the snapshots in a directory, newest first.
 pub(crate) fn list(storage: &dyn Storage, directory: &Path) -> Result<Vec<i64>, LogError> {
-    let names =
-        storage.list(directory).map_err(|error| LogError::io("list", directory, error))?;
+    let names = storage
+        .list(directory)
+        .map_err(|error| LogError::io("list", directory, error))?;
     let mut offsets: Vec<i64> = names.iter().filter_map(|name| offset_of(name)).collect();
     offsets.sort_unstable_by(|a, b| b.cmp(a));
     Ok(offsets)
@@ -132,7 +136,10 @@ pub(crate) fn load(
     directory: &Path,
     at_most: i64,
 ) -> Result<Option<(i64, ProducerState)>, LogError> {
-    for offset in list(storage, directory)?.into_iter().filter(|offset| *offset <= at_most) {
+    for offset in list(storage, directory)?
+        .into_iter()
+        .filter(|offset| *offset <= at_most)
+    {
         let path = path_of(directory, offset);
         let bytes = storage
             .open(&path, OpenMode::Read)
@@ -147,11 +154,7 @@ pub(crate) fn load(
 }
 
 /// Removes snapshots above `at_most`, and the oldest beyond those that are kept.
-pub(crate) fn prune(
-    storage: &dyn Storage,
-    directory: &Path,
-    at_most: i64,
-) -> Result<(), LogError> {
+pub(crate) fn prune(storage: &dyn Storage, directory: &Path, at_most: i64) -> Result<(), LogError> {
     let mut kept = 0;
     for offset in list(storage, directory)? {
         if offset <= at_most && kept < KEPT {
@@ -159,7 +162,9 @@ pub(crate) fn prune(
             continue;
         }
         let path = path_of(directory, offset);
-        storage.remove_file(&path).map_err(|error| LogError::io("remove", &path, error))?;
+        storage
+            .remove_file(&path)
+            .map_err(|error| LogError::io("remove", &path, error))?;
     }
     Ok(())
 }
