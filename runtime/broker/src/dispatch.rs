@@ -123,6 +123,25 @@ table! {
     OffsetForLeaderEpoch => offset_for_leader_epoch(OffsetForLeaderEpochRequest) "leader_epoch";
     DescribeCluster => describe_cluster(DescribeClusterRequest) "describe_cluster";
     DescribeConfigs => describe_configs(DescribeConfigsRequest) "describe_configs";
+    FindCoordinator => find_coordinator(FindCoordinatorRequest) "find_coordinator";
+    OffsetCommit => offset_commit(OffsetCommitRequest) "commit";
+    OffsetFetch => offset_fetch(OffsetFetchRequest) "offset_fetch";
+    TxnOffsetCommit => txn_offset_commit(TxnOffsetCommitRequest) "commit";
+    JoinGroup => join_group(JoinGroupRequest) "join_group";
+    SyncGroup => sync_group(SyncGroupRequest) "sync_group";
+    Heartbeat => heartbeat(HeartbeatRequest) "heartbeat";
+    LeaveGroup => leave_group(LeaveGroupRequest) "leave_group";
+    ListGroups => list_groups(ListGroupsRequest) "list_groups";
+    DescribeGroups => describe_groups(DescribeGroupsRequest) "describe_groups";
+    DeleteGroups => delete_groups(DeleteGroupsRequest) "delete_groups";
+    InitProducerId => init_producer_id(InitProducerIdRequest) "init_producer_id";
+    AddPartitionsToTxn => add_partitions_to_txn(AddPartitionsToTxnRequest) "add_partitions";
+    AddOffsetsToTxn => add_offsets_to_txn(AddOffsetsToTxnRequest) "add_offsets";
+    EndTxn => end_txn(EndTxnRequest) "end_transaction";
+    WriteTxnMarkers => write_txn_markers(WriteTxnMarkersRequest) "write_markers";
+    DescribeProducers => describe_producers(DescribeProducersRequest) "describe_producers";
+    DescribeTransactions => describe_transactions(DescribeTransactionsRequest) "describe_transactions";
+    ListTransactions => list_transactions(ListTransactionsRequest) "list_transactions";
 }
 
 /// Decodes the header and begins the request. Nothing has run before the future is first polled.

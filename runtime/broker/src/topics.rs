@@ -155,6 +155,7 @@ impl Node {
         self.partitions
             .remove(name)
             .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        self.groups.forget_topic(name, self.now_ms());
         let (directory, owned) = (self.directory.clone(), name.to_owned());
         let deleted = self
             .config
@@ -200,7 +201,7 @@ pub(crate) fn internal_partition_of(id: &str, partitions: i32) -> i32 {
     let hash = id.encode_utf16().fold(0_i32, |hash, unit| {
         hash.wrapping_mul(31).wrapping_add(i32::from(unit))
     });
-    (hash & i32::MAX) % partitions.max(1)
+    hash.checked_abs().unwrap_or(0) % partitions.max(1)
 }
 
 /// Why Kafka refuses a topic name, if it does.

@@ -177,7 +177,12 @@ pub(crate) struct SyncReply {
 impl SyncReply {
     /// An answer without an assignment.
     pub(crate) fn refused(error: ErrorCode) -> Self {
-        SyncReply { error, protocol_type: None, protocol: None, assignment: Bytes::new() }
+        SyncReply {
+            error,
+            protocol_type: None,
+            protocol: None,
+            assignment: Bytes::new(),
+        }
     }
 }
 

@@ -37,7 +37,10 @@ pub(crate) struct GroupLimits {
 
 impl Default for GroupLimits {
     fn default() -> Self {
-        GroupLimits { initial_rebalance_delay_ms: 0, members_max: usize::MAX }
+        GroupLimits {
+            initial_rebalance_delay_ms: 0,
+            members_max: usize::MAX,
+        }
     }
 }
 
@@ -105,10 +108,6 @@ impl Group {
         self.state == GroupState::Empty && self.pending_joins.is_empty()
     }
 
-    pub(crate) fn has_member_id(&self, member_id: &str) -> bool {
-        self.members.contains_key(member_id) || self.pending_joins.contains_key(member_id)
-    }
-
     /// Applies one event.
     pub(crate) fn apply(&mut self, now_ms: i64, event: Event) -> Step {
         let mut step = Step::default();
@@ -170,8 +169,10 @@ impl Group {
 
     /// A plain commit of offsets is a sign of life.
     pub(crate) fn committed(&mut self, now_ms: i64, member_id: &str) {
-        if matches!(self.state, GroupState::Stable | GroupState::PreparingRebalance)
-            && let Some(member) = self.members.get_mut(member_id)
+        if matches!(
+            self.state,
+            GroupState::Stable | GroupState::PreparingRebalance
+        ) && let Some(member) = self.members.get_mut(member_id)
         {
             member.refresh_session(now_ms);
         }
@@ -204,7 +205,11 @@ impl Group {
         match self.state {
             GroupState::Empty | GroupState::Dead => true,
             GroupState::PreparingRebalance => {
-                let joined = self.members.values().filter(|member| member.join.is_some()).count();
+                let joined = self
+                    .members
+                    .values()
+                    .filter(|member| member.join.is_some())
+                    .count();
                 member.is_some_and(|member| member.join.is_some())
                     || joined < self.limits.members_max
             }
@@ -244,7 +249,12 @@ impl Group {
         }
         let leads = self.leads(&join.member_id);
         let Some(member) = self.members.get(&join.member_id) else {
-            return refuse_join(step, join.token, join.member_id, ErrorCode::UNKNOWN_MEMBER_ID);
+            return refuse_join(
+                step,
+                join.token,
+                join.member_id,
+                ErrorCode::UNKNOWN_MEMBER_ID,
+            );
         };
         let stimulus = if member.protocols != join.protocols {
             Stimulus::MemberChanges
@@ -278,7 +288,8 @@ impl Group {
             refuse_join(step, token, predecessor, fenced);
         }
         if let Some(token) = member.sync.take() {
-            step.replies.push((token, Reply::Sync(SyncReply::refused(fenced))));
+            step.replies
+                .push((token, Reply::Sync(SyncReply::refused(fenced))));
         }
         let member_id = join.candidate_member_id.clone();
         let leader_before = self.leader.clone().unwrap_or_default();
@@ -286,13 +297,17 @@ impl Group {
             self.leader = Some(member_id.clone());
         }
         if let Some(instance_id) = &member.instance_id {
-            self.static_ids.insert(instance_id.clone(), member_id.clone());
+            self.static_ids
+                .insert(instance_id.clone(), member_id.clone());
         }
         if self.pending_syncs.remove(predecessor) {
             self.pending_syncs.insert(member_id.clone());
         }
-        let metadata_before =
-            self.protocol.as_deref().and_then(|protocol| member.metadata(protocol)).cloned();
+        let metadata_before = self
+            .protocol
+            .as_deref()
+            .and_then(|protocol| member.metadata(protocol))
+            .cloned();
         member.id.clone_from(&member_id);
         member.client_id.clone_from(&join.client_id);
         member.client_host.clone_from(&join.client_host);
@@ -333,11 +348,16 @@ impl Group {
     /// The group would choose the same protocol again, and the member asks for what its
     /// predecessor asked for.
     fn takes_over_unchanged(&self, member_id: &str, before: Option<&Bytes>) -> bool {
-        let Some(protocol) = self.protocol.as_deref() else { return false };
+        let Some(protocol) = self.protocol.as_deref() else {
+            return false;
+        };
         if self.select_protocol().as_deref() != Some(protocol) {
             return false;
         }
-        let now = self.members.get(member_id).and_then(|member| member.metadata(protocol));
+        let now = self
+            .members
+            .get(member_id)
+            .and_then(|member| member.metadata(protocol));
         let protocol_type = self.protocol_type.as_deref().unwrap_or_default();
         match (before, now) {
             (Some(before), Some(now)) => asks_for_the_same(protocol_type, before, now),
@@ -354,7 +374,8 @@ impl Group {
             self.protocol_type = Some(join.protocol_type);
         }
         if let Some(instance_id) = &join.group_instance_id {
-            self.static_ids.insert(instance_id.clone(), member_id.clone());
+            self.static_ids
+                .insert(instance_id.clone(), member_id.clone());
         }
         self.leader.get_or_insert_with(|| member_id.clone());
         self.pending_joins.remove(&member_id);
@@ -518,9 +539,11 @@ impl Group {
             return !protocol_type.is_empty() && !protocols.is_empty();
         }
         self.protocol_type.as_deref() == Some(protocol_type)
-            && protocols
-                .iter()
-                .any(|protocol| self.members.values().all(|member| member.supports(&protocol.name)))
+            && protocols.iter().any(|protocol| {
+                self.members
+                    .values()
+                    .all(|member| member.supports(&protocol.name))
+            })
     }
 
     pub(super) fn leads(&self, member_id: &str) -> bool {
@@ -537,7 +560,11 @@ impl Group {
             leader: self.leader.clone().unwrap_or_default(),
             member_id: member_id.to_owned(),
             skip_assignment: false,
-            members: if self.leads(member_id) { self.joined_members() } else { Vec::new() },
+            members: if self.leads(member_id) {
+                self.joined_members()
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -576,5 +603,6 @@ pub(super) fn refuse_join(
     member_id: impl Into<String>,
     error: ErrorCode,
 ) {
-    step.replies.push((token, Reply::Join(JoinReply::refused(member_id, error))));
+    step.replies
+        .push((token, Reply::Join(JoinReply::refused(member_id, error))));
 }

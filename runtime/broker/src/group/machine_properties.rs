@@ -16,12 +16,26 @@ use super::state::GroupState;
 /// One thing that one of four clients does, or that time does.
 #[derive(Clone, Debug)]
 enum Act {
-    Join { client: usize, changes: bool, instance: bool },
-    Sync { client: usize },
-    Heartbeat { client: usize },
-    Leave { client: usize },
-    Forget { client: usize },
-    Wait { ms: i64 },
+    Join {
+        client: usize,
+        changes: bool,
+        instance: bool,
+    },
+    Sync {
+        client: usize,
+    },
+    Heartbeat {
+        client: usize,
+    },
+    Leave {
+        client: usize,
+    },
+    Forget {
+        client: usize,
+    },
+    Wait {
+        ms: i64,
+    },
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -61,7 +75,9 @@ impl History {
     fn observe(&mut self, room: &mut Room) {
         for (token, reply) in std::mem::take(&mut room.replies) {
             *self.answered.entry(token).or_default() += 1;
-            let Some((client, generation)) = self.asked.get(&token).copied() else { continue };
+            let Some((client, generation)) = self.asked.get(&token).copied() else {
+                continue;
+            };
             let client = &mut self.clients[client];
             let joined = match reply {
                 Reply::Join(joined) => joined,
@@ -80,7 +96,10 @@ impl History {
             if joined.error == ErrorCode::MEMBER_ID_REQUIRED {
                 client.member_id = joined.member_id;
             } else if joined.error.is_ok() {
-                assert!(joined.generation >= client.generation, "a member never goes back");
+                assert!(
+                    joined.generation >= client.generation,
+                    "a member never goes back"
+                );
                 client.leads = joined.leader == joined.member_id;
                 client.member_id = joined.member_id;
                 client.generation = joined.generation;
@@ -90,35 +109,64 @@ impl History {
             }
         }
         let generation = room.group.generation;
-        assert!(generation >= self.highest_generation, "the generation only rises");
+        assert!(
+            generation >= self.highest_generation,
+            "the generation only rises"
+        );
         self.highest_generation = generation;
         check_group(&room.group);
     }
 }
 
 fn check_group(group: &Group) {
-    assert_eq!(group.members.is_empty(), group.leader.is_none(), "{group:?}");
+    assert_eq!(
+        group.members.is_empty(),
+        group.leader.is_none(),
+        "{group:?}"
+    );
     if let Some(leader) = &group.leader {
-        assert!(group.members.contains_key(leader), "the leader is a member: {group:?}");
+        assert!(
+            group.members.contains_key(leader),
+            "the leader is a member: {group:?}"
+        );
     }
     for (instance_id, member_id) in &group.static_ids {
         let member = group.members.get(member_id);
-        assert_eq!(member.and_then(|member| member.instance_id.as_ref()), Some(instance_id));
+        assert_eq!(
+            member.and_then(|member| member.instance_id.as_ref()),
+            Some(instance_id)
+        );
     }
     if group.state == GroupState::Empty {
         assert!(group.members.is_empty());
     }
     if group.state == GroupState::Stable || group.state == GroupState::Empty {
-        let parked = group.members.values().any(|m| m.join.is_some() || m.sync.is_some());
-        assert!(!parked, "nobody waits in a group that has nothing to wait for: {group:?}");
+        let parked = group
+            .members
+            .values()
+            .any(|m| m.join.is_some() || m.sync.is_some());
+        assert!(
+            !parked,
+            "nobody waits in a group that has nothing to wait for: {group:?}"
+        );
     }
-    let waits = group.members.values().any(|m| m.join.is_some() || m.sync.is_some());
-    assert!(!waits || group.next_deadline_ms().is_some(), "a wait without end: {group:?}");
+    let waits = group
+        .members
+        .values()
+        .any(|m| m.join.is_some() || m.sync.is_some());
+    assert!(
+        !waits || group.next_deadline_ms().is_some(),
+        "a wait without end: {group:?}"
+    );
 }
 
 fn perform(room: &mut Room, history: &mut History, act: &Act) {
     match act {
-        Act::Join { client, changes, instance } => {
+        Act::Join {
+            client,
+            changes,
+            instance,
+        } => {
             let known = history.clients[*client].clone();
             let token = room.send_join(|join| {
                 join.member_id.clone_from(&known.member_id);
@@ -134,7 +182,10 @@ fn perform(room: &mut Room, history: &mut History, act: &Act) {
             let known = history.clients[*client].clone();
             let member_ids: Vec<String> = room.group.members.keys().cloned().collect();
             let parts: Vec<(&str, &str)> = if known.leads {
-                member_ids.iter().map(|member_id| (&**member_id, &*known.member_id)).collect()
+                member_ids
+                    .iter()
+                    .map(|member_id| (&**member_id, &*known.member_id))
+                    .collect()
             } else {
                 Vec::new()
             };

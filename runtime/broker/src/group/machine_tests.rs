@@ -32,7 +32,13 @@ impl Room {
 
     pub(super) fn with_limits(limits: GroupLimits) -> Self {
         let group = Group::new("g", limits, 0);
-        Room { group, now_ms: 0, next_token: 0, replies: Vec::new(), stored: 0 }
+        Room {
+            group,
+            now_ms: 0,
+            next_token: 0,
+            replies: Vec::new(),
+            stored: 0,
+        }
     }
 
     /// Tokens name members here, so a room after a restart begins further up.
@@ -86,7 +92,12 @@ impl Room {
         let token = self.token();
         let assignments = assignments
             .iter()
-            .map(|(member, part)| ((*member).to_owned(), Bytes::copy_from_slice(part.as_bytes())))
+            .map(|(member, part)| {
+                (
+                    (*member).to_owned(),
+                    Bytes::copy_from_slice(part.as_bytes()),
+                )
+            })
             .collect();
         self.apply(Event::Sync(Sync {
             token,
@@ -100,7 +111,10 @@ impl Room {
 
     pub(super) fn heartbeat(&mut self, claim: MemberClaim) -> ErrorCode {
         let token = self.token();
-        self.apply(Event::Heartbeat { token, member: claim });
+        self.apply(Event::Heartbeat {
+            token,
+            member: claim,
+        });
         match self.take(token) {
             Some(Reply::Heartbeat(error)) => error,
             other => panic!("{other:?}"),
@@ -124,7 +138,10 @@ impl Room {
     }
 
     pub(super) fn take(&mut self, token: Token) -> Option<Reply> {
-        let place = self.replies.iter().position(|(answered, _)| *answered == token)?;
+        let place = self
+            .replies
+            .iter()
+            .position(|(answered, _)| *answered == token)?;
         Some(self.replies.remove(place).1)
     }
 
@@ -154,7 +171,11 @@ impl Room {
         };
         let joined = self.joined(token);
         assert!(joined.error.is_ok());
-        let sync = self.send_sync(&joined.member_id, joined.generation, &[(&joined.member_id, "all")]);
+        let sync = self.send_sync(
+            &joined.member_id,
+            joined.generation,
+            &[(&joined.member_id, "all")],
+        );
         assert_eq!(self.synced(sync).assignment, "all");
         joined.member_id
     }
@@ -207,15 +228,25 @@ pub(super) fn join(token: Token) -> Join {
 }
 
 pub(super) fn protocol(name: &str, topics: &[&str]) -> Protocol {
-    Protocol { name: name.to_owned(), metadata: subscription(topics, b"") }
+    Protocol {
+        name: name.to_owned(),
+        metadata: subscription(topics, b""),
+    }
 }
 
 pub(super) fn claim(member: &str, generation: i32) -> MemberClaim {
-    MemberClaim { member_id: member.to_owned(), group_instance_id: None, generation }
+    MemberClaim {
+        member_id: member.to_owned(),
+        group_instance_id: None,
+        generation,
+    }
 }
 
 pub(super) fn static_claim(member: &str, instance: &str, generation: i32) -> MemberClaim {
-    MemberClaim { group_instance_id: Some(instance.to_owned()), ..claim(member, generation) }
+    MemberClaim {
+        group_instance_id: Some(instance.to_owned()),
+        ..claim(member, generation)
+    }
 }
 
 #[test]
@@ -230,7 +261,10 @@ fn the_first_member_leads_a_generation_of_its_own_at_once() {
     assert_eq!(joined.protocol_type.as_deref(), Some("consumer"));
     assert_eq!(joined.members.len(), 1);
     assert_eq!(room.group.state(), GroupState::CompletingRebalance);
-    assert_eq!(room.stored, 0, "nothing is written before there is an assignment");
+    assert_eq!(
+        room.stored, 0,
+        "nothing is written before there is an assignment"
+    );
 }
 
 #[test]
@@ -245,7 +279,10 @@ fn a_new_dynamic_member_has_to_come_back_with_its_id() {
         join.member_id.clone_from(&answer.member_id);
     });
     let joined = room.joined(again);
-    assert_eq!((joined.error, joined.member_id), (ErrorCode::NONE, answer.member_id));
+    assert_eq!(
+        (joined.error, joined.member_id),
+        (ErrorCode::NONE, answer.member_id)
+    );
 }
 
 #[test]
@@ -268,7 +305,10 @@ fn a_second_member_rebalances_the_group_and_both_get_their_part() {
     let leader = room.with_one(None);
     let second = room.send_new();
     assert!(room.waits(second));
-    assert_eq!(room.heartbeat(claim(&leader, 1)), ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(
+        room.heartbeat(claim(&leader, 1)),
+        ErrorCode::REBALANCE_IN_PROGRESS
+    );
     let first = room.send_again(&leader);
     let first = room.joined(first);
     let second = room.joined(second);
@@ -286,13 +326,19 @@ fn whoever_does_not_join_again_in_time_is_left_behind() {
     let first = room.send_again(&leader);
     for _ in 0..6 {
         room.wait(9_000);
-        assert_eq!(room.heartbeat(claim(&follower, 2)), ErrorCode::REBALANCE_IN_PROGRESS);
+        assert_eq!(
+            room.heartbeat(claim(&follower, 2)),
+            ErrorCode::REBALANCE_IN_PROGRESS
+        );
     }
     assert!(room.waits(first) && room.waits(third));
     room.wait(6_000);
     assert_eq!(room.joined(first).members.len(), 2);
     assert_eq!(room.joined(third).generation, 3);
-    assert_eq!(room.heartbeat(claim(&follower, 2)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(
+        room.heartbeat(claim(&follower, 2)),
+        ErrorCode::UNKNOWN_MEMBER_ID
+    );
 }
 
 #[test]
@@ -302,7 +348,10 @@ fn a_leader_that_is_late_gives_way_to_a_member_that_is_not() {
     let third = room.send_new();
     let second = room.send_again(&follower);
     room.wait(9_000);
-    assert_eq!(room.heartbeat(claim(&leader, 2)), ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(
+        room.heartbeat(claim(&leader, 2)),
+        ErrorCode::REBALANCE_IN_PROGRESS
+    );
     room.wait(10_000);
     let second = room.joined(second);
     let third = room.joined(third);
@@ -318,8 +367,14 @@ fn a_session_ends_without_a_sign_of_life_and_not_before() {
     assert_eq!(room.heartbeat(claim(&leader, 2)), ErrorCode::NONE);
     assert_eq!(room.group.next_deadline_ms(), Some(10_000));
     room.wait(1);
-    assert_eq!(room.heartbeat(claim(&follower, 2)), ErrorCode::UNKNOWN_MEMBER_ID);
-    assert_eq!(room.heartbeat(claim(&leader, 2)), ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(
+        room.heartbeat(claim(&follower, 2)),
+        ErrorCode::UNKNOWN_MEMBER_ID
+    );
+    assert_eq!(
+        room.heartbeat(claim(&leader, 2)),
+        ErrorCode::REBALANCE_IN_PROGRESS
+    );
 }
 
 #[test]
@@ -330,7 +385,11 @@ fn the_last_member_leaves_an_empty_group_of_a_later_generation() {
     assert_eq!(room.leave(&[(&member, None)]), [ErrorCode::NONE]);
     assert_eq!(room.group.state(), GroupState::Empty);
     assert_eq!(room.group.generation, 2);
-    assert_eq!(room.stored, stored + 1, "a restart must not bring the member back");
+    assert_eq!(
+        room.stored,
+        stored + 1,
+        "a restart must not bring the member back"
+    );
     assert_eq!(room.group.next_deadline_ms(), None);
 }
 
@@ -338,7 +397,12 @@ fn the_last_member_leaves_an_empty_group_of_a_later_generation() {
 fn leaving_is_answered_for_each_leaver_and_by_instance_alone_too() {
     let mut room = Room::new();
     let [leader, _] = room.with_two([None, Some("i-2")]);
-    let errors = room.leave(&[("nobody", None), ("", Some("i-2")), ("", Some("i-9")), ("", None)]);
+    let errors = room.leave(&[
+        ("nobody", None),
+        ("", Some("i-2")),
+        ("", Some("i-9")),
+        ("", None),
+    ]);
     assert_eq!(
         errors,
         [
@@ -348,7 +412,10 @@ fn leaving_is_answered_for_each_leaver_and_by_instance_alone_too() {
             ErrorCode::UNKNOWN_MEMBER_ID
         ]
     );
-    assert_eq!(room.heartbeat(claim(&leader, 2)), ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(
+        room.heartbeat(claim(&leader, 2)),
+        ErrorCode::REBALANCE_IN_PROGRESS
+    );
 }
 
 #[test]
@@ -367,8 +434,14 @@ fn a_member_that_leaves_has_its_parked_requests_answered() {
 fn requests_of_other_generations_and_unknown_members_are_refused() {
     let mut room = Room::new();
     let member = room.with_one(None);
-    assert_eq!(room.heartbeat(claim(&member, 0)), ErrorCode::ILLEGAL_GENERATION);
-    assert_eq!(room.heartbeat(claim(&member, 2)), ErrorCode::ILLEGAL_GENERATION);
+    assert_eq!(
+        room.heartbeat(claim(&member, 0)),
+        ErrorCode::ILLEGAL_GENERATION
+    );
+    assert_eq!(
+        room.heartbeat(claim(&member, 2)),
+        ErrorCode::ILLEGAL_GENERATION
+    );
     assert_eq!(room.heartbeat(claim("x", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
     let sync = room.send_sync(&member, 2, &[]);
     assert_eq!(room.synced(sync).error, ErrorCode::ILLEGAL_GENERATION);
@@ -385,11 +458,17 @@ fn a_protocol_that_not_all_support_is_refused() {
     let other_type = room.send_join(|join| join.protocol_type = "connect".to_owned());
     let other_name = room.send_join(|join| join.protocols = vec![protocol("sticky", &["orders"])]);
     for token in [other_type, other_name] {
-        assert_eq!(room.joined(token).error, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+        assert_eq!(
+            room.joined(token).error,
+            ErrorCode::INCONSISTENT_GROUP_PROTOCOL
+        );
     }
     let mut empty = Room::new();
     let none = empty.send_join(|join| join.protocols = Vec::new());
-    assert_eq!(empty.joined(none).error, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+    assert_eq!(
+        empty.joined(none).error,
+        ErrorCode::INCONSISTENT_GROUP_PROTOCOL
+    );
 }
 
 #[test]
@@ -398,8 +477,16 @@ fn sync_checks_the_protocol_that_a_client_names() {
     let member = room.with_one(None);
     for (protocol_type, protocol, error) in [
         (Some("consumer"), Some("range"), ErrorCode::NONE),
-        (Some("connect"), Some("range"), ErrorCode::INCONSISTENT_GROUP_PROTOCOL),
-        (Some("consumer"), Some("sticky"), ErrorCode::INCONSISTENT_GROUP_PROTOCOL),
+        (
+            Some("connect"),
+            Some("range"),
+            ErrorCode::INCONSISTENT_GROUP_PROTOCOL,
+        ),
+        (
+            Some("consumer"),
+            Some("sticky"),
+            ErrorCode::INCONSISTENT_GROUP_PROTOCOL,
+        ),
     ] {
         let token = room.token();
         room.apply(Event::Sync(Sync {
@@ -417,7 +504,10 @@ fn sync_checks_the_protocol_that_a_client_names() {
 fn the_protocol_with_the_most_votes_among_the_common_ones_wins() {
     let mut room = Room::new();
     let names = |names: &[&str]| -> Vec<Protocol> {
-        names.iter().map(|name| protocol(name, &["orders"])).collect()
+        names
+            .iter()
+            .map(|name| protocol(name, &["orders"]))
+            .collect()
     };
     let leader = room.send_join(|join| join.protocols = names(&["a", "b", "c"]));
     let leader = room.joined(leader);
@@ -451,7 +541,10 @@ fn a_repeated_join_answers_the_one_before_so_that_nothing_waits_for_ever() {
     let [leader, _] = room.with_two([None, None]);
     let given_up = room.send_again(&leader);
     let again = room.send_again(&leader);
-    assert_eq!(room.joined(given_up).error, ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(
+        room.joined(given_up).error,
+        ErrorCode::REBALANCE_IN_PROGRESS
+    );
     assert!(room.waits(again));
 }
 
@@ -484,7 +577,10 @@ fn a_member_that_never_syncs_is_removed_after_the_rebalance_timeout() {
         room.heartbeat(claim(&silent, 2));
         room.heartbeat(claim(&leader, 2));
     }
-    assert_eq!(room.heartbeat(claim(&silent, 2)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(
+        room.heartbeat(claim(&silent, 2)),
+        ErrorCode::UNKNOWN_MEMBER_ID
+    );
     assert_eq!(room.group.state(), GroupState::PreparingRebalance);
 }
 
@@ -497,7 +593,10 @@ fn a_new_member_whose_join_is_parked_too_long_is_taken_for_gone() {
     for _ in 0..34 {
         assert!(room.waits(third));
         room.wait(9_000);
-        assert_eq!(room.heartbeat(claim(&follower, 2)), ErrorCode::REBALANCE_IN_PROGRESS);
+        assert_eq!(
+            room.heartbeat(claim(&follower, 2)),
+            ErrorCode::REBALANCE_IN_PROGRESS
+        );
     }
     assert_eq!(room.joined(third).error, ErrorCode::UNKNOWN_MEMBER_ID);
     assert!(room.waits(first));
@@ -512,7 +611,10 @@ fn a_parked_join_keeps_its_member_alive() {
         room.wait(9_000);
         room.heartbeat(claim(&follower, 2));
     }
-    assert!(room.waits(first), "45 s without a heartbeat, but the group owes the answer");
+    assert!(
+        room.waits(first),
+        "45 s without a heartbeat, but the group owes the answer"
+    );
     let second = room.send_again(&follower);
     assert!(room.joined(first).error.is_ok());
     assert!(room.joined(second).error.is_ok());
@@ -520,7 +622,10 @@ fn a_parked_join_keeps_its_member_alive() {
 
 #[test]
 fn the_group_turns_members_away_above_its_size() {
-    let mut room = Room::with_limits(GroupLimits { members_max: 1, ..GroupLimits::default() });
+    let mut room = Room::with_limits(GroupLimits {
+        members_max: 1,
+        ..GroupLimits::default()
+    });
     let member = room.with_one(None);
     let second = room.send_new();
     assert_eq!(room.joined(second).error, ErrorCode::GROUP_MAX_SIZE_REACHED);
@@ -529,15 +634,27 @@ fn the_group_turns_members_away_above_its_size() {
 
 #[test]
 fn an_initial_delay_gathers_members_and_is_extended_by_each_new_one() {
-    let limits = GroupLimits { initial_rebalance_delay_ms: 3_000, ..GroupLimits::default() };
+    let limits = GroupLimits {
+        initial_rebalance_delay_ms: 3_000,
+        ..GroupLimits::default()
+    };
     let mut room = Room::with_limits(limits);
     let first = room.send_new();
     room.wait(2_000);
     let second = room.send_new();
     room.wait(1_000);
-    assert!(room.waits(first) && room.waits(second), "somebody came, so it waits again");
+    assert!(
+        room.waits(first) && room.waits(second),
+        "somebody came, so it waits again"
+    );
     room.wait(3_000);
-    assert_eq!((room.joined(first).generation, room.joined(second).generation), (1, 1));
+    assert_eq!(
+        (
+            room.joined(first).generation,
+            room.joined(second).generation
+        ),
+        (1, 1)
+    );
 }
 
 #[test]
@@ -546,15 +663,24 @@ fn a_deleted_group_must_be_empty_and_answers_nobody_afterwards() {
     let member = room.with_one(None);
     let token = room.token();
     room.apply(Event::Delete { token });
-    assert_eq!(room.take(token), Some(Reply::Delete(ErrorCode::NON_EMPTY_GROUP)));
+    assert_eq!(
+        room.take(token),
+        Some(Reply::Delete(ErrorCode::NON_EMPTY_GROUP))
+    );
     room.leave(&[(&member, None)]);
     let token = room.token();
     room.apply(Event::Delete { token });
     assert_eq!(room.take(token), Some(Reply::Delete(ErrorCode::NONE)));
     assert_eq!(room.group.state(), GroupState::Dead);
     let join = room.send_new();
-    assert_eq!(room.joined(join).error, ErrorCode::COORDINATOR_NOT_AVAILABLE);
-    assert_eq!(room.leave(&[(&member, None)]), [ErrorCode::COORDINATOR_NOT_AVAILABLE]);
+    assert_eq!(
+        room.joined(join).error,
+        ErrorCode::COORDINATOR_NOT_AVAILABLE
+    );
+    assert_eq!(
+        room.leave(&[(&member, None)]),
+        [ErrorCode::COORDINATOR_NOT_AVAILABLE]
+    );
     let dead = ErrorCode::COORDINATOR_NOT_AVAILABLE;
     assert_eq!(room.group.validate_commit(&claim("", -1), false), Err(dead));
 }

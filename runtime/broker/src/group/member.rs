@@ -44,7 +44,10 @@ impl Member {
 
     /// What the member sent for a protocol.
     pub(crate) fn metadata(&self, protocol: &str) -> Option<&Bytes> {
-        self.protocols.iter().find(|known| known.name == protocol).map(|known| &known.metadata)
+        self.protocols
+            .iter()
+            .find(|known| known.name == protocol)
+            .map(|known| &known.metadata)
     }
 
     /// Whether the member supports a protocol.
@@ -55,7 +58,11 @@ impl Member {
     /// When the session ends; `None` while the member waits for the group, not the group for it.
     pub(crate) fn expires_at_ms(&self) -> Option<i64> {
         let waits = self.join.is_some() || self.sync.is_some();
-        if waits && !self.is_new { None } else { Some(self.session_deadline_ms) }
+        if waits && !self.is_new {
+            None
+        } else {
+            Some(self.session_deadline_ms)
+        }
     }
 
     /// A sign of life.

@@ -1,8 +1,19 @@
 //! The group coordinator: membership and committed offsets.
 //!
-//! Invariants: see the machine.
-//! Never: knows connections.
+//! ```text
+//! handlers ─▶ coordinator, commits ─▶ shard ─▶ machine (pure), offsets (pure)
+//!                  ▲                    └────▶ record ─▶ `__consumer_offsets`
+//!               timers                              open ─▶ replay
+//! ```
+//!
+//! `state`, `machine` and `rebalance` are the classic group; `offsets` is what groups have
+//! committed; `shard` is one partition of `__consumer_offsets` with both; `replay` reads it back.
+//!
+//! Invariants: a group's log is its truth; memory follows it, and answers follow durability.
+//! Never: knows connections or the wire.
 
+mod commits;
+mod coordinator;
 mod event;
 mod machine;
 #[cfg(test)]
@@ -15,31 +26,15 @@ mod offsets;
 mod offsets_tests;
 mod rebalance;
 mod record;
+mod replay;
+mod shard;
 mod snapshot;
 mod state;
 #[cfg(test)]
 mod static_tests;
 mod subscription;
+mod timers;
 
-use crate::node::Node;
-use crate::{BrokerConfig, BrokerError};
-use std::sync::{Arc, Weak};
-
-/// Every group of this node.
-#[derive(Debug)]
-pub(crate) struct Coordinator {}
-
-impl Coordinator {
-    /// An empty coordinator.
-    pub(crate) fn new(_config: &BrokerConfig) -> Self {
-        Self {}
-    }
-
-    /// Reads `__consumer_offsets`.
-    pub(crate) async fn load(&self, _node: &Arc<Node>) -> Result<(), BrokerError> {
-        Ok(())
-    }
-
-    /// Session, rebalance and retention timeouts, until the node is gone.
-    pub(crate) async fn run_timers(_node: Weak<Node>) {}
-}
+pub(crate) use commits::{CommitProducer, FetchedOffset, NewOffset};
+pub(crate) use coordinator::{Coordinator, GroupView};
+pub(crate) use event::{Join, Leaver, MemberClaim, Protocol, Sync, Token};

@@ -87,7 +87,10 @@ impl Offsets {
         offset: CommittedOffset,
     ) {
         let pending = entry(&mut entry(&mut self.groups, group).pending, topic);
-        pending.entry(partition).or_default().insert(producer_id, offset);
+        pending
+            .entry(partition)
+            .or_default()
+            .insert(producer_id, offset);
         let groups = self.transactions.entry(producer_id).or_default();
         if !groups.contains(group) {
             groups.insert(group.to_owned());
@@ -96,7 +99,9 @@ impl Offsets {
 
     /// A tombstone: nothing that was committed or is pending for the partition counts any more.
     pub(crate) fn remove(&mut self, group: &str, topic: &str, partition: i32) {
-        let Some(offsets) = self.groups.get_mut(group) else { return };
+        let Some(offsets) = self.groups.get_mut(group) else {
+            return;
+        };
         remove_partition(&mut offsets.committed, topic, partition);
         if let Some(owners) = remove_partition(&mut offsets.pending, topic, partition) {
             for producer_id in owners.into_keys() {
@@ -116,10 +121,15 @@ impl Offsets {
     ) -> usize {
         let mut ended = Vec::new();
         for group in self.transactions.get(&producer_id).into_iter().flatten() {
-            let Some(offsets) = self.groups.get(group) else { continue };
+            let Some(offsets) = self.groups.get(group) else {
+                continue;
+            };
             for (topic, partitions) in &offsets.pending {
                 for (partition, owners) in partitions {
-                    if owners.get(&producer_id).is_some_and(|o| o.record_offset < marker_offset) {
+                    if owners
+                        .get(&producer_id)
+                        .is_some_and(|o| o.record_offset < marker_offset)
+                    {
                         ended.push((group.clone(), topic.clone(), *partition));
                     }
                 }
@@ -141,18 +151,28 @@ impl Offsets {
 
     /// The committed offset of a partition.
     pub(crate) fn get(&self, group: &str, topic: &str, partition: i32) -> Option<&CommittedOffset> {
-        self.groups.get(group)?.committed.get(topic)?.get(&partition)
+        self.groups
+            .get(group)?
+            .committed
+            .get(topic)?
+            .get(&partition)
     }
 
     /// Whether an open transaction may still change the partition's offset.
     pub(crate) fn is_pending(&self, group: &str, topic: &str, partition: i32) -> bool {
-        let pending = self.groups.get(group).and_then(|offsets| offsets.pending.get(topic));
+        let pending = self
+            .groups
+            .get(group)
+            .and_then(|offsets| offsets.pending.get(topic));
         pending.is_some_and(|partitions| partitions.contains_key(&partition))
     }
 
     /// Whether an open transaction has offsets for the group.
+    #[cfg(test)]
     pub(crate) fn has_pending(&self, group: &str) -> bool {
-        self.groups.get(group).is_some_and(|offsets| !offsets.pending.is_empty())
+        self.groups
+            .get(group)
+            .is_some_and(|offsets| !offsets.pending.is_empty())
     }
 
     /// Whether anything is known of the group's offsets.
@@ -170,16 +190,24 @@ impl Offsets {
         &'a self,
         group: &str,
     ) -> impl Iterator<Item = (&'a str, i32, &'a CommittedOffset)> + use<'a> {
-        let topics = self.groups.get(group).into_iter().flat_map(|offsets| &offsets.committed);
+        let topics = self
+            .groups
+            .get(group)
+            .into_iter()
+            .flat_map(|offsets| &offsets.committed);
         topics.flat_map(|(topic, partitions)| {
-            partitions.iter().map(move |(partition, offset)| (topic.as_str(), *partition, offset))
+            partitions
+                .iter()
+                .map(move |(partition, offset)| (topic.as_str(), *partition, offset))
         })
     }
 
     /// Every partition that is committed or pending in a group, by topic and number.
     pub(crate) fn partitions(&self, group: &str) -> BTreeMap<&str, BTreeSet<i32>> {
         let mut all: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
-        let Some(offsets) = self.groups.get(group) else { return all };
+        let Some(offsets) = self.groups.get(group) else {
+            return all;
+        };
         for (topic, partitions) in &offsets.committed {
             all.entry(topic).or_default().extend(partitions.keys());
         }
@@ -234,7 +262,10 @@ fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, key: &str) -> &'a mut
     if !map.contains_key(key) {
         map.insert(key.to_owned(), V::default());
     }
-    #[expect(clippy::unwrap_used, reason = "it was inserted above if it was missing")]
+    #[expect(
+        clippy::unwrap_used,
+        reason = "it was inserted above if it was missing"
+    )]
     map.get_mut(key).unwrap()
 }
 

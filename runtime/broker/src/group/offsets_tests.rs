@@ -23,7 +23,9 @@ fn offset(offset: i64, record_offset: i64) -> CommittedOffset {
 }
 
 fn read(offsets: &Offsets, partition: i32) -> Option<i64> {
-    offsets.get("g", "t", partition).map(|committed| committed.offset)
+    offsets
+        .get("g", "t", partition)
+        .map(|committed| committed.offset)
 }
 
 #[test]
@@ -32,7 +34,11 @@ fn b10_a_commit_marker_makes_the_pending_offsets_count_and_an_abort_drops_them()
     offsets.commit("g", "t", 0, offset(1, 0));
     offsets.commit_pending(7, "g", "t", 0, offset(5, 1));
     assert!(offsets.is_pending("g", "t", 0));
-    assert_eq!(read(&offsets, 0), Some(1), "an open transaction shows nothing");
+    assert_eq!(
+        read(&offsets, 0),
+        Some(1),
+        "an open transaction shows nothing"
+    );
     assert_eq!(offsets.end_transaction(7, true, 2), 1);
     assert_eq!(read(&offsets, 0), Some(5));
     assert!(!offsets.is_pending("g", "t", 0) && !offsets.has_pending("g"));
@@ -49,7 +55,11 @@ fn b13_of_plain_and_transactional_commits_the_later_record_wins() {
     offsets.commit_pending(7, "g", "t", 0, offset(5, 1));
     offsets.commit("g", "t", 0, offset(3, 2));
     offsets.end_transaction(7, true, 3);
-    assert_eq!(read(&offsets, 0), Some(3), "the plain record lies behind the transactional one");
+    assert_eq!(
+        read(&offsets, 0),
+        Some(3),
+        "the plain record lies behind the transactional one"
+    );
 }
 
 #[test]
@@ -93,17 +103,32 @@ fn all_partitions_of_a_group_are_listed_pending_ones_too() {
     offsets.commit("g", "t", 0, offset(1, 0));
     offsets.commit_pending(7, "g", "t", 2, offset(5, 1));
     offsets.commit("h", "t", 1, offset(1, 2));
-    assert_eq!(offsets.partitions("g"), BTreeMap::from([("t", [0, 2].into())]));
+    assert_eq!(
+        offsets.partitions("g"),
+        BTreeMap::from([("t", [0, 2].into())])
+    );
     assert_eq!(offsets.groups().collect::<Vec<_>>(), ["g", "h"]);
 }
 
 /// One record of the log.
 #[derive(Clone, Debug)]
 enum Entry {
-    Plain { partition: i32, value: i64 },
-    Pending { producer: i64, partition: i32, value: i64 },
-    Marker { producer: i64, commit: bool },
-    Tombstone { partition: i32 },
+    Plain {
+        partition: i32,
+        value: i64,
+    },
+    Pending {
+        producer: i64,
+        partition: i32,
+        value: i64,
+    },
+    Marker {
+        producer: i64,
+        commit: bool,
+    },
+    Tombstone {
+        partition: i32,
+    },
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
@@ -124,7 +149,11 @@ fn play(offsets: &mut Offsets, at: i64, entry: &Entry) {
         Entry::Plain { partition, value } => {
             offsets.commit("g", "t", *partition, offset(*value, at));
         }
-        Entry::Pending { producer, partition, value } => {
+        Entry::Pending {
+            producer,
+            partition,
+            value,
+        } => {
             offsets.commit_pending(*producer, "g", "t", *partition, offset(*value, at));
         }
         Entry::Marker { producer, commit } => {
@@ -145,9 +174,10 @@ fn play_all<'a>(log: impl IntoIterator<Item = &'a (i64, Entry)>) -> Offsets {
 /// What a transaction's records came to in the end; `None` while it is open.
 fn outcome(log: &[(i64, Entry)], producer: i64, at: i64) -> Option<bool> {
     log.iter().find_map(|(place, entry)| match entry {
-        Entry::Marker { producer: ended, commit } if *ended == producer && *place > at => {
-            Some(*commit)
-        }
+        Entry::Marker {
+            producer: ended,
+            commit,
+        } if *ended == producer && *place > at => Some(*commit),
         _ => None,
     })
 }
@@ -156,9 +186,11 @@ fn outcome(log: &[(i64, Entry)], producer: i64, at: i64) -> Option<bool> {
 fn compact(log: &[(i64, Entry)]) -> Vec<(i64, Entry)> {
     let decided = |at: i64, entry: &Entry| match entry {
         Entry::Plain { partition, .. } | Entry::Tombstone { partition } => Some((*partition, true)),
-        Entry::Pending { producer, partition, .. } => {
-            outcome(log, *producer, at).map(|commit| (*partition, commit))
-        }
+        Entry::Pending {
+            producer,
+            partition,
+            ..
+        } => outcome(log, *producer, at).map(|commit| (*partition, commit)),
         Entry::Marker { .. } => None,
     };
     let mut last: BTreeMap<i32, i64> = BTreeMap::new();
@@ -171,7 +203,10 @@ fn compact(log: &[(i64, Entry)]) -> Vec<(i64, Entry)> {
         Some((partition, commit)) => commit && last.get(&partition) == Some(&at),
         None => true,
     };
-    log.iter().filter(|(at, entry)| keep(*at, entry)).cloned().collect()
+    log.iter()
+        .filter(|(at, entry)| keep(*at, entry))
+        .cloned()
+        .collect()
 }
 
 proptest! {

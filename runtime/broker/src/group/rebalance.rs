@@ -16,27 +16,42 @@ use super::state::{GroupState, Reaction, Stimulus, react};
 impl Group {
     /// When the group wants its next `Event::Tick`; `None` while time cannot change it.
     pub(crate) fn next_deadline_ms(&self) -> Option<i64> {
-        let members = self.members.values().filter_map(|member| member.expires_at_ms());
+        let members = self
+            .members
+            .values()
+            .filter_map(|member| member.expires_at_ms());
         let pending = self.pending_joins.values().copied();
-        members.chain(pending).chain(self.join_deadline_ms).chain(self.sync_deadline_ms).min()
+        members
+            .chain(pending)
+            .chain(self.join_deadline_ms)
+            .chain(self.sync_deadline_ms)
+            .min()
     }
 
     pub(super) fn tick(&mut self, now_ms: i64, step: &mut Step) {
         let pending_before = self.pending_joins.len();
-        self.pending_joins.retain(|_, forget_at_ms| *forget_at_ms > now_ms);
+        self.pending_joins
+            .retain(|_, forget_at_ms| *forget_at_ms > now_ms);
         if self.pending_joins.len() < pending_before {
             self.maybe_complete_join(now_ms, step);
         }
         loop {
             let mut members = self.members.values();
             let expired = members
-                .find(|member| member.expires_at_ms().is_some_and(|deadline| deadline <= now_ms))
+                .find(|member| {
+                    member
+                        .expires_at_ms()
+                        .is_some_and(|deadline| deadline <= now_ms)
+                })
                 .map(|member| member.id.clone());
             let Some(member_id) = expired else { break };
             self.remove_member(&member_id, step);
             self.member_gone(now_ms, step);
         }
-        if self.join_deadline_ms.is_some_and(|deadline| deadline <= now_ms) {
+        if self
+            .join_deadline_ms
+            .is_some_and(|deadline| deadline <= now_ms)
+        {
             self.join_deadline_ms = None;
             if self.put_off_first_generation(now_ms) {
                 return;
@@ -45,7 +60,10 @@ impl Group {
                 self.complete_join(now_ms, step);
             }
         }
-        if self.sync_deadline_ms.is_some_and(|deadline| deadline <= now_ms) {
+        if self
+            .sync_deadline_ms
+            .is_some_and(|deadline| deadline <= now_ms)
+        {
             self.sync_deadline_ms = None;
             if react(self.state, Stimulus::SyncTimeout) == Reaction::DropSilent {
                 self.drop_silent(now_ms, step);
@@ -86,8 +104,14 @@ impl Group {
         let deadline_ms = self.rebalance_deadline_ms(now_ms);
         let delay_ms = self.limits.initial_rebalance_delay_ms;
         if starts {
-            let remaining_ms = deadline_ms.saturating_sub(now_ms).saturating_sub(delay_ms).max(0);
-            self.first_generation = Some(FirstGeneration { remaining_ms, member_added: false });
+            let remaining_ms = deadline_ms
+                .saturating_sub(now_ms)
+                .saturating_sub(delay_ms)
+                .max(0);
+            self.first_generation = Some(FirstGeneration {
+                remaining_ms,
+                member_added: false,
+            });
             self.join_deadline_ms = Some(now_ms.saturating_add(delay_ms));
         } else {
             self.join_deadline_ms = Some(deadline_ms);
@@ -180,13 +204,22 @@ impl Group {
     /// A leader that has not joined gives way to a member that has.
     fn elect_leader(&mut self) -> bool {
         let joined = |group: &Self, member_id: &str| {
-            group.members.get(member_id).is_some_and(|member| member.join.is_some())
+            group
+                .members
+                .get(member_id)
+                .is_some_and(|member| member.join.is_some())
         };
-        if self.leader.as_deref().is_some_and(|leader| joined(self, leader)) {
+        if self
+            .leader
+            .as_deref()
+            .is_some_and(|leader| joined(self, leader))
+        {
             return true;
         }
         let next = self.members.values().find(|member| member.join.is_some());
-        let Some(next) = next.map(|member| member.id.clone()) else { return false };
+        let Some(next) = next.map(|member| member.id.clone()) else {
+            return false;
+        };
         self.leader = Some(next);
         true
     }
@@ -194,7 +227,10 @@ impl Group {
     /// The protocol that all members support and most of them want most; the leader's order
     /// decides between equals.
     pub(super) fn select_protocol(&self) -> Option<String> {
-        let leader = self.leader.as_deref().and_then(|leader| self.members.get(leader));
+        let leader = self
+            .leader
+            .as_deref()
+            .and_then(|leader| self.members.get(leader));
         let order = leader.or_else(|| self.members.values().next())?;
         let candidates: Vec<&str> = order
             .protocols
@@ -204,13 +240,18 @@ impl Group {
             .collect();
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
         for member in self.members.values() {
-            let mut wanted = member.protocols.iter().map(|protocol| protocol.name.as_str());
+            let mut wanted = member
+                .protocols
+                .iter()
+                .map(|protocol| protocol.name.as_str());
             if let Some(vote) = wanted.find(|name| candidates.contains(name)) {
                 *votes.entry(vote).or_default() += 1;
             }
         }
         let most = votes.values().copied().max()?;
-        let winner = candidates.into_iter().find(|name| votes.get(name) == Some(&most));
+        let winner = candidates
+            .into_iter()
+            .find(|name| votes.get(name) == Some(&most));
         winner.map(str::to_owned)
     }
 
@@ -248,7 +289,8 @@ impl Group {
                 }
             }
             if let Some(token) = waiting {
-                step.replies.push((token, Reply::Sync(self.assignment_reply(&member_id))));
+                step.replies
+                    .push((token, Reply::Sync(self.assignment_reply(&member_id))));
             }
         }
         step.store = true;
@@ -269,7 +311,9 @@ impl Group {
     /// Removes a member; whatever it waits for is answered so that it starts anew.
     pub(super) fn remove_member(&mut self, member_id: &str, step: &mut Step) {
         self.pending_syncs.remove(member_id);
-        let Some(member) = self.members.remove(member_id) else { return };
+        let Some(member) = self.members.remove(member_id) else {
+            return;
+        };
         if let Some(token) = member.join {
             refuse_join(step, token, "", ErrorCode::UNKNOWN_MEMBER_ID);
         }
@@ -286,7 +330,10 @@ impl Group {
     }
 
     fn rebalance_deadline_ms(&self, now_ms: i64) -> i64 {
-        let timeouts = self.members.values().map(|member| i64::from(member.rebalance_timeout_ms));
+        let timeouts = self
+            .members
+            .values()
+            .map(|member| i64::from(member.rebalance_timeout_ms));
         now_ms.saturating_add(timeouts.max().unwrap_or(0))
     }
 

@@ -74,9 +74,17 @@ const GROUP_VALUE: i16 = 3;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum GroupRecord {
     /// A committed offset, or its tombstone.
-    Offset { group: String, topic: String, partition: i32, value: Option<OffsetCommitValue> },
+    Offset {
+        group: String,
+        topic: String,
+        partition: i32,
+        value: Option<OffsetCommitValue>,
+    },
     /// A group's membership, or its tombstone.
-    Group { group: String, value: Option<GroupMetadataValue> },
+    Group {
+        group: String,
+        value: Option<GroupMetadataValue>,
+    },
 }
 
 /// Why a record could not be read.
@@ -100,18 +108,29 @@ impl GroupRecord {
     /// The key and the value as they are stored.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         match self {
-            GroupRecord::Offset { group, topic, partition, value } => {
+            GroupRecord::Offset {
+                group,
+                topic,
+                partition,
+                value,
+            } => {
                 let key = OffsetCommitKey {
                     group: group.clone(),
                     topic: topic.clone(),
                     partition: *partition,
                 };
-                let value = value.as_ref().map(|value| value.to_versioned_bytes(value.version()));
+                let value = value
+                    .as_ref()
+                    .map(|value| value.to_versioned_bytes(value.version()));
                 Ok((key.to_versioned_bytes(OFFSET_KEY)?, value.transpose()?))
             }
             GroupRecord::Group { group, value } => {
-                let key = GroupMetadataKey { group: group.clone() };
-                let value = value.as_ref().map(|value| value.to_versioned_bytes(GROUP_VALUE));
+                let key = GroupMetadataKey {
+                    group: group.clone(),
+                };
+                let value = value
+                    .as_ref()
+                    .map(|value| value.to_versioned_bytes(GROUP_VALUE));
                 Ok((key.to_versioned_bytes(GROUP_KEY)?, value.transpose()?))
             }
         }
@@ -123,15 +142,29 @@ impl GroupRecord {
         value: Option<Bytes>,
     ) -> Result<GroupRecord, GroupRecordError> {
         let key = key.ok_or(GroupRecordError::NoKey)?;
-        let record_type = Decoder::from_bytes(key.clone()).i16().map_err(GroupRecordError::Key)?;
+        let record_type = Decoder::from_bytes(key.clone())
+            .i16()
+            .map_err(GroupRecordError::Key)?;
         match record_type {
             0 | OFFSET_KEY => {
-                let OffsetCommitKey { group, topic, partition } = read_key(key)?;
-                Ok(GroupRecord::Offset { group, topic, partition, value: read_value(value)? })
+                let OffsetCommitKey {
+                    group,
+                    topic,
+                    partition,
+                } = read_key(key)?;
+                Ok(GroupRecord::Offset {
+                    group,
+                    topic,
+                    partition,
+                    value: read_value(value)?,
+                })
             }
             GROUP_KEY => {
                 let GroupMetadataKey { group } = read_key(key)?;
-                Ok(GroupRecord::Group { group, value: read_value(value)? })
+                Ok(GroupRecord::Group {
+                    group,
+                    value: read_value(value)?,
+                })
             }
             other => Err(GroupRecordError::UnknownType(other)),
         }
@@ -139,12 +172,16 @@ impl GroupRecord {
 }
 
 fn read_key<M: Message>(key: Bytes) -> Result<M, GroupRecordError> {
-    M::from_versioned_bytes(key).map(|(_, key)| key).map_err(GroupRecordError::Key)
+    M::from_versioned_bytes(key)
+        .map(|(_, key)| key)
+        .map_err(GroupRecordError::Key)
 }
 
 fn read_value<M: Message>(value: Option<Bytes>) -> Result<Option<M>, GroupRecordError> {
     let value = value.map(M::from_versioned_bytes).transpose();
-    value.map(|value| value.map(|(_, value)| value)).map_err(GroupRecordError::Value)
+    value
+        .map(|value| value.map(|(_, value)| value))
+        .map_err(GroupRecordError::Value)
 }
 
 impl OffsetCommitValue {
@@ -194,7 +231,12 @@ mod tests {
     }
 
     fn offset(value: Option<OffsetCommitValue>) -> GroupRecord {
-        GroupRecord::Offset { group: "g".to_owned(), topic: "t".to_owned(), partition: 3, value }
+        GroupRecord::Offset {
+            group: "g".to_owned(),
+            topic: "t".to_owned(),
+            partition: 3,
+            value,
+        }
     }
 
     #[test]
@@ -202,8 +244,15 @@ mod tests {
         for value in [
             None,
             Some(value()),
-            Some(OffsetCommitValue { topic_id: Uuid([9; 16]), ..value() }),
-            Some(OffsetCommitValue { expire_timestamp: 5, leader_epoch: -1, ..value() }),
+            Some(OffsetCommitValue {
+                topic_id: Uuid([9; 16]),
+                ..value()
+            }),
+            Some(OffsetCommitValue {
+                expire_timestamp: 5,
+                leader_epoch: -1,
+                ..value()
+            }),
         ] {
             let record = offset(value);
             assert_eq!(roundtrip(&record), record);
@@ -227,7 +276,10 @@ mod tests {
             members: vec![member],
         };
         for value in [None, Some(value)] {
-            let record = GroupRecord::Group { group: "g".to_owned(), value };
+            let record = GroupRecord::Group {
+                group: "g".to_owned(),
+                value,
+            };
             assert_eq!(roundtrip(&record), record);
         }
     }

@@ -56,7 +56,10 @@ impl Group {
                 client_host: stored.client_host,
                 session_timeout_ms: stored.session_timeout,
                 rebalance_timeout_ms,
-                protocols: vec![Protocol { name: protocol.clone(), metadata: stored.subscription }],
+                protocols: vec![Protocol {
+                    name: protocol.clone(),
+                    metadata: stored.subscription,
+                }],
                 assignment: stored.assignment,
                 session_deadline_ms: 0,
                 is_new: false,
@@ -76,7 +79,11 @@ impl Group {
         Group {
             id,
             limits,
-            state: if stable { GroupState::Stable } else { GroupState::Empty },
+            state: if stable {
+                GroupState::Stable
+            } else {
+                GroupState::Empty
+            },
             state_since_ms: value.current_state_timestamp,
             generation: value.generation,
             protocol_type: Some(value.protocol_type).filter(|kind| !kind.is_empty()),
@@ -116,7 +123,10 @@ mod tests {
         let mut after = restarted(&room, 1_000_000);
         assert_eq!(after.group.state(), GroupState::Stable);
         assert_eq!(after.heartbeat(claim(&leader, 2)), ErrorCode::NONE);
-        assert_eq!(after.heartbeat(static_claim(&follower, "i-2", 2)), ErrorCode::NONE);
+        assert_eq!(
+            after.heartbeat(static_claim(&follower, "i-2", 2)),
+            ErrorCode::NONE
+        );
         let sync = after.send_sync(&follower, 2, &[]);
         assert_eq!(after.synced(sync).assignment, "b");
         let static_back = after.send_static("i-2");
@@ -131,7 +141,10 @@ mod tests {
         after.wait(i64::from(SESSION_MS) - 1);
         assert_eq!(after.heartbeat(claim(&leader, 2)), ErrorCode::NONE);
         after.wait(1);
-        assert_eq!(after.heartbeat(claim(&leader, 2)), ErrorCode::REBALANCE_IN_PROGRESS);
+        assert_eq!(
+            after.heartbeat(claim(&leader, 2)),
+            ErrorCode::REBALANCE_IN_PROGRESS
+        );
     }
 
     #[test]
@@ -141,7 +154,10 @@ mod tests {
         room.leave(&[(&member, None)]);
         let mut after = restarted(&room, 5);
         assert_eq!(after.group.state(), GroupState::Empty);
-        assert_eq!(after.heartbeat(claim(&member, 1)), ErrorCode::UNKNOWN_MEMBER_ID);
+        assert_eq!(
+            after.heartbeat(claim(&member, 1)),
+            ErrorCode::UNKNOWN_MEMBER_ID
+        );
         let token = after.send_new();
         assert_eq!(after.joined(token).generation, 3);
     }

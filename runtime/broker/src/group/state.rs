@@ -260,14 +260,48 @@ mod tests {
         let g = gone;
         let table: [[Reaction; 13]; 5] = [
             [Reb, u, u, u, u, u, u, u, u, Ign, Ign, Ign, Die],
-            [Wait, Wait, Wait, Wait, Wait, Wait, busy, busy, busy, Wait, CompleteJoin, Ign, full],
-            [Reb, Gen, Gen, Reb, Reb, Reb, AwaitAssignment, Store, Ack, Reb, Ign, Drop, full],
-            [Reb, Gen, Reb, Reb, Keep, Reb, Asgn, Asgn, Ack, Reb, Ign, Drop, full],
+            [
+                Wait,
+                Wait,
+                Wait,
+                Wait,
+                Wait,
+                Wait,
+                busy,
+                busy,
+                busy,
+                Wait,
+                CompleteJoin,
+                Ign,
+                full,
+            ],
+            [
+                Reb,
+                Gen,
+                Gen,
+                Reb,
+                Reb,
+                Reb,
+                AwaitAssignment,
+                Store,
+                Ack,
+                Reb,
+                Ign,
+                Drop,
+                full,
+            ],
+            [
+                Reb, Gen, Reb, Reb, Keep, Reb, Asgn, Asgn, Ack, Reb, Ign, Drop, full,
+            ],
             [g, g, g, g, g, g, g, g, g, Ign, Ign, Ign, missing],
         ];
         for (state, row) in GroupState::ALL.iter().zip(table) {
             for (stimulus, expected) in Stimulus::ALL.iter().zip(row) {
-                assert_eq!(react(*state, *stimulus), expected, "{state:?} / {stimulus:?}");
+                assert_eq!(
+                    react(*state, *stimulus),
+                    expected,
+                    "{state:?} / {stimulus:?}"
+                );
             }
         }
     }

@@ -40,11 +40,21 @@ fn the_predecessor_is_fenced_in_everything_it_says() {
         let fenced = room.group.validate_commit(&old, transactional);
         assert_eq!(fenced, Err(ErrorCode::FENCED_INSTANCE_ID));
     }
-    assert_eq!(room.leave(&[(&before, Some("i-2"))]), [ErrorCode::FENCED_INSTANCE_ID]);
+    assert_eq!(
+        room.leave(&[(&before, Some("i-2"))]),
+        [ErrorCode::FENCED_INSTANCE_ID]
+    );
     let again = room.send_again_as(&before, Some("i-2"));
     assert_eq!(room.joined(again).error, ErrorCode::FENCED_INSTANCE_ID);
-    assert_eq!(room.heartbeat(static_claim(&now, "i-2", 2)), ErrorCode::NONE);
-    assert_eq!(room.group.validate_commit(&static_claim(&now, "i-2", 2), true), Ok(()));
+    assert_eq!(
+        room.heartbeat(static_claim(&now, "i-2", 2)),
+        ErrorCode::NONE
+    );
+    assert_eq!(
+        room.group
+            .validate_commit(&static_claim(&now, "i-2", 2), true),
+        Ok(())
+    );
 }
 
 #[test]
@@ -95,7 +105,10 @@ fn a_restarted_member_that_subscribes_to_something_else_rebalances_the_group() {
 fn what_an_assignor_remembers_of_the_time_before_does_not_count_as_a_change() {
     let mut room = Room::new();
     let sticky = |data: &[u8]| {
-        vec![Protocol { name: "range".to_owned(), metadata: subscription(&["orders"], data) }]
+        vec![Protocol {
+            name: "range".to_owned(),
+            metadata: subscription(&["orders"], data),
+        }]
     };
     let first = room.send_join(|join| {
         join.group_instance_id = Some("i-1".to_owned());
@@ -129,7 +142,10 @@ fn a_restart_that_changes_the_chosen_protocol_rebalances_the_group() {
         join.protocols = vec![protocol("new", &["orders"]), protocol("range", &["orders"])];
     });
     let joined = alone.joined(token);
-    assert_eq!((joined.generation, joined.protocol.as_deref()), (2, Some("new")));
+    assert_eq!(
+        (joined.generation, joined.protocol.as_deref()),
+        (2, Some("new"))
+    );
 }
 
 #[test]
@@ -187,7 +203,10 @@ fn a_static_member_that_only_heartbeats_stays_in_the_generation_after_the_timeou
     let joined = room.joined(first);
     assert_eq!((joined.generation, joined.members.len()), (3, 2));
     // It holds its place, but it has to join again before it may go on.
-    assert_eq!(room.heartbeat(static_claim(&slow, "i-2", 2)), ErrorCode::ILLEGAL_GENERATION);
+    assert_eq!(
+        room.heartbeat(static_claim(&slow, "i-2", 2)),
+        ErrorCode::ILLEGAL_GENERATION
+    );
 }
 
 #[test]
@@ -195,6 +214,12 @@ fn an_instance_that_is_not_in_the_group_is_unknown_rather_than_fenced() {
     let mut room = Room::new();
     let member = room.with_one(None);
     let claimed = static_claim(&member, "i-9", 1);
-    assert_eq!(room.heartbeat(claimed.clone()), ErrorCode::UNKNOWN_MEMBER_ID);
-    assert_eq!(room.group.validate_commit(&claimed, true), Err(ErrorCode::UNKNOWN_MEMBER_ID));
+    assert_eq!(
+        room.heartbeat(claimed.clone()),
+        ErrorCode::UNKNOWN_MEMBER_ID
+    );
+    assert_eq!(
+        room.group.validate_commit(&claimed, true),
+        Err(ErrorCode::UNKNOWN_MEMBER_ID)
+    );
 }

@@ -62,7 +62,10 @@ mod tests {
     #[test]
     fn topics_are_read_from_a_subscription() {
         let topics = subscribed_topics(&subscription(&["orders", "customers"], b"x"));
-        assert_eq!(topics, Some(["customers", "orders"].map(str::to_owned).into()));
+        assert_eq!(
+            topics,
+            Some(["customers", "orders"].map(str::to_owned).into())
+        );
     }
 
     #[test]
@@ -78,9 +81,21 @@ mod tests {
     #[test]
     fn user_data_does_not_make_a_subscription_another_one() {
         let before = subscription(&["a", "b"], b"owned: 1 2 3");
-        assert!(asks_for_the_same("consumer", &before, &subscription(&["b", "a"], b"")));
-        assert!(!asks_for_the_same("consumer", &before, &subscription(&["a"], b"")));
-        assert!(!asks_for_the_same("connect", &before, &subscription(&["b", "a"], b"")));
+        assert!(asks_for_the_same(
+            "consumer",
+            &before,
+            &subscription(&["b", "a"], b"")
+        ));
+        assert!(!asks_for_the_same(
+            "consumer",
+            &before,
+            &subscription(&["a"], b"")
+        ));
+        assert!(!asks_for_the_same(
+            "connect",
+            &before,
+            &subscription(&["b", "a"], b"")
+        ));
         assert!(!asks_for_the_same("consumer", b"?", b"!"));
     }
 }

@@ -3,17 +3,36 @@
 //! Invariants: errors are per topic and partition wherever the protocol has a place for them.
 //! Never: touches a connection, except through its `RequestContext`.
 
+pub(crate) mod add_offsets_to_txn;
+pub(crate) mod add_partitions_to_txn;
 pub(crate) mod api_versions;
 pub(crate) mod create_topics;
+pub(crate) mod delete_groups;
 pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
 pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
+pub(crate) mod describe_groups;
+pub(crate) mod describe_producers;
+pub(crate) mod describe_transactions;
+pub(crate) mod end_txn;
 pub(crate) mod fetch;
+pub(crate) mod find_coordinator;
+pub(crate) mod heartbeat;
+pub(crate) mod init_producer_id;
+pub(crate) mod join_group;
+pub(crate) mod leave_group;
+pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
+pub(crate) mod list_transactions;
 pub(crate) mod metadata;
+pub(crate) mod offset_commit;
+pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+pub(crate) mod sync_group;
+pub(crate) mod txn_offset_commit;
+pub(crate) mod write_txn_markers;
 
 use millstream_protocol::ErrorCode;
 

@@ -1,0 +1,39 @@
+//! Time for groups: sessions, rebalances, and what has been kept for long enough.
+//!
+//! Invariants: a deadline that comes earlier than planned wakes the loop.
+//! Never: keeps the node alive; never works while it holds a lock across an await.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use super::coordinator::Coordinator;
+use crate::node::Node;
+
+impl Coordinator {
+    /// Session, rebalance and retention timeouts, until the node is gone.
+    pub(crate) async fn run_timers(node: Weak<Node>) {
+        let mut expire_at_ms = i64::MIN;
+        loop {
+            let (wake, sleep_ms) = {
+                let Some(node) = node.upgrade() else { return };
+                let now_ms = node.now_ms();
+                if now_ms >= expire_at_ms {
+                    node.groups.expire(now_ms);
+                    let interval_ms = node.config.offsets_retention_check_interval_ms;
+                    expire_at_ms = now_ms.saturating_add(interval_ms);
+                }
+                let next_ms = node.groups.tick(now_ms).min(expire_at_ms);
+                (
+                    node.groups.wake.clone(),
+                    next_ms.saturating_sub(now_ms).max(1),
+                )
+            };
+            let sleep = Duration::from_millis(u64::try_from(sleep_ms).unwrap_or(1));
+            tokio::select! {
+                biased;
+                () = wake.notified() => {}
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+}
