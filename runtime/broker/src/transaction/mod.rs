@@ -1,27 +1,37 @@
 //! The transaction coordinator: producer ids, transactions, their log and their markers.
 //!
-//! Invariants: see the machine.
+//! ```text
+//!   handlers ─▶ coordinator ─▶ machine (pure) ─▶ record ─▶ log     `__transaction_state`
+//!   produce, TxnOffsetCommit ─▶ verification ┘  └─▶ markers        every partition touched
+//!   open ─▶ load                timers ─▶ coordinator              timeouts, expiry, unfinished
+//! ```
+//!
+//! Invariants: the events of one transactional id are serial, under that id's own lock.
+//! Invariants: memory changes only after the record is appended; an answer is given only after
+//! everything it rests on is durable.
 //! Never: knows requests or connections.
 
-use crate::node::Node;
-use crate::{BrokerConfig, BrokerError};
-use std::sync::{Arc, Weak};
+mod coordinator;
+mod load;
+mod log;
+mod machine;
+mod markers;
+mod model;
+mod producer_ids;
+mod record;
+mod state;
+mod timers;
+mod verification;
 
-/// Every transaction of this node.
-#[derive(Debug)]
-pub(crate) struct Coordinator {}
+#[cfg(test)]
+mod machine_model_tests;
+#[cfg(test)]
+mod machine_tests;
 
-impl Coordinator {
-    /// An empty coordinator.
-    pub(crate) fn new(_config: &BrokerConfig) -> Self {
-        Self {}
-    }
-
-    /// Reads `__transaction_state` and finishes what was prepared.
-    pub(crate) async fn load(&self, _node: &Arc<Node>) -> Result<(), BrokerError> {
-        Ok(())
-    }
-
-    /// Aborts transactions that have timed out, and forgets old ids, until the node is gone.
-    pub(crate) async fn run_timers(_node: Weak<Node>) {}
-}
+pub(crate) use coordinator::Coordinator;
+pub(crate) use markers::{Marker, write_marker};
+pub(crate) use model::{CURRENT_VERSION, Identity};
+pub(crate) use state::State;
+pub(crate) use verification::{
+    Mode, offset_commit_error, offset_commit_mode, produce_error, produce_mode,
+};
