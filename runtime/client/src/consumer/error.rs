@@ -27,7 +27,9 @@ pub enum ConsumerError {
     #[error("nothing to poll: call assign(..) or subscribe(..) first")]
     NoPartitions,
     /// A consumer either assigns partitions itself or lets a group do it.
-    #[error("{call} does not go with {present}; call unsubscribe() first, or use a second consumer")]
+    #[error(
+        "{call} does not go with {present}; call unsubscribe() first, or use a second consumer"
+    )]
     MixedSubscription {
         /// The call.
         call: &'static str,
@@ -228,5 +230,8 @@ fn principal(client_id: &str) -> String {
 }
 
 fn about(topic_partition: &Option<TopicPartition>) -> String {
-    topic_partition.as_ref().map(|name| format!(" ({name})")).unwrap_or_default()
+    topic_partition
+        .as_ref()
+        .map(|name| format!(" ({name})"))
+        .unwrap_or_default()
 }

@@ -114,7 +114,10 @@ impl FetchedPartition {
                 let record = match batch.records.next() {
                     Some(Ok(record)) => record,
                     Some(Err(cause)) => {
-                        return Err(Undecodable { offset: self.next_offset, cause });
+                        return Err(Undecodable {
+                            offset: self.next_offset,
+                            cause,
+                        });
                     }
                     None => break,
                 };
@@ -157,7 +160,9 @@ impl FetchedPartition {
                 self.next_offset = self.next_offset.max(batch.next_offset());
                 continue;
             }
-            let records = batch.records(self.decoding.max_decompressed_bytes).map_err(wrong)?;
+            let records = batch
+                .records(self.decoding.max_decompressed_bytes)
+                .map_err(wrong)?;
             self.current = Some(OpenBatch {
                 records,
                 next_offset: batch.next_offset(),

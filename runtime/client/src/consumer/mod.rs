@@ -13,17 +13,29 @@
 //! Never: commits by itself unless `enable_auto_commit` is set.
 
 pub mod assignor;
+mod config;
+#[expect(clippy::module_inception, reason = "file, noun and main type agree")]
+mod consumer;
+mod core;
 mod error;
 mod fetched;
+mod fetcher;
+mod listener;
+mod lookup;
 mod membership;
+mod offsets;
+mod poll;
 mod positions;
+mod protocol_blobs;
 mod read_committed;
 mod records;
+mod stream;
 
+pub use assignor::{Assignor, RebalanceProtocol};
+pub use config::{AutoOffsetReset, ConsumerBuilder, ConsumerConfig};
+pub use consumer::Consumer;
 pub use error::ConsumerError;
+pub use listener::RebalanceListener;
+pub use lookup::OffsetAndTimestamp;
 pub use read_committed::Isolation;
 pub use records::{ConsumerRecord, ConsumerRecords, IntoRecords, PartitionRecords};
-
-/// Reads records (being built).
-#[derive(Debug)]
-pub struct Consumer;

@@ -86,9 +86,11 @@ impl PartitionState {
     /// The offset after what is buffered.
     fn fetch_offset(&self) -> Option<i64> {
         match self.position {
-            Position::At(offset) => {
-                Some(self.buffer.back().map_or(offset, FetchedPartition::end_offset))
-            }
+            Position::At(offset) => Some(
+                self.buffer
+                    .back()
+                    .map_or(offset, FetchedPartition::end_offset),
+            ),
             _ => None,
         }
     }
@@ -149,21 +151,19 @@ impl Positions {
 
     /// Makes `wanted` the assignment. Partitions that stay keep position, pause and buffer.
     pub(crate) fn assign(&mut self, wanted: &BTreeSet<TopicPartition>) {
-        self.partitions.retain(|partition, _| wanted.contains(partition));
+        self.partitions
+            .retain(|partition, _| wanted.contains(partition));
         for partition in wanted {
             if !self.partitions.contains_key(partition) {
                 let version = self.version();
-                self.partitions.insert(partition.clone(), PartitionState::new(version));
+                self.partitions
+                    .insert(partition.clone(), PartitionState::new(version));
             }
         }
     }
 
     pub(crate) fn assigned(&self) -> impl Iterator<Item = &TopicPartition> {
         self.partitions.keys()
-    }
-
-    pub(crate) fn is_assigned(&self, partition: &TopicPartition) -> bool {
-        self.partitions.contains_key(partition)
     }
 
     /// Known positions of all partitions.
@@ -212,19 +212,22 @@ impl Positions {
     }
 
     pub(crate) fn paused(&self) -> impl Iterator<Item = &TopicPartition> {
-        self.partitions.iter().filter(|(_, state)| state.paused).map(|(partition, _)| partition)
+        self.partitions
+            .iter()
+            .filter(|(_, state)| state.paused)
+            .map(|(partition, _)| partition)
     }
 
     fn begin(
         &mut self,
         now_ms: i64,
-        pick: impl Fn(&PartitionState) -> Option<i64>,
+        mut pick: impl FnMut(&TopicPartition, &PartitionState) -> Option<i64>,
     ) -> Vec<Target> {
         self.partitions
             .iter_mut()
             .filter(|(_, state)| !state.busy && state.not_before_ms <= now_ms)
             .filter_map(|(partition, state)| {
-                let offset = pick(state)?;
+                let offset = pick(partition, state)?;
                 state.busy = true;
                 Some(Target {
                     topic_partition: partition.clone(),
@@ -237,27 +240,39 @@ impl Positions {
 
     /// Partitions whose starting point is to be looked up; marks them as being asked for.
     pub(crate) fn begin_initial(&mut self, now_ms: i64) -> Vec<Target> {
-        self.begin(now_ms, |state| matches!(state.position, Position::Unset).then_some(-1))
+        self.begin(now_ms, |_, state| {
+            matches!(state.position, Position::Unset).then_some(-1)
+        })
     }
 
     /// Partitions to ask their leader for one end of the log; marks them as being asked for.
     pub(crate) fn begin_reset(&mut self, now_ms: i64, end: LogEnd) -> Vec<Target> {
-        self.begin(now_ms, |state| match state.position {
+        self.begin(now_ms, |_, state| match state.position {
             Position::Resetting(wanted) if wanted == end => Some(-1),
             _ => None,
         })
     }
 
-    /// Partitions to fetch now, within the buffer's limits; marks them as being fetched.
-    pub(crate) fn begin_fetch(&mut self, now_ms: i64) -> Vec<Target> {
-        let buffered: usize = self.partitions.values().map(PartitionState::buffered_bytes).sum();
+    /// Partitions to fetch now, within the buffer's limits and where `may` says so; marks them as
+    /// being fetched.
+    pub(crate) fn begin_fetch(
+        &mut self,
+        now_ms: i64,
+        mut may: impl FnMut(&TopicPartition) -> bool,
+    ) -> Vec<Target> {
+        let buffered: usize = self
+            .partitions
+            .values()
+            .map(PartitionState::buffered_bytes)
+            .sum();
         if buffered >= self.limits.total_bytes {
             return Vec::new();
         }
         let limit = self.limits.partition_bytes;
-        self.begin(now_ms, |state| {
-            let wanted = !state.paused && (state.buffer.is_empty() || state.buffered_bytes() < limit);
-            if wanted { state.fetch_offset() } else { None }
+        self.begin(now_ms, |partition, state| {
+            let room = state.buffer.is_empty() || state.buffered_bytes() < limit;
+            let offset = state.fetch_offset().filter(|_| room && !state.paused)?;
+            may(partition).then_some(offset)
         })
     }
 
@@ -365,9 +380,17 @@ impl Positions {
 
     /// Partitions with something in the buffer, in turn.
     fn ready(&self) -> Vec<TopicPartition> {
-        let first = self.last_taken.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = self.partitions.range::<TopicPartition, _>((first, Bound::Unbounded));
-        let before = self.last_taken.as_ref().map(|last| self.partitions.range(..=last.clone()));
+        let first = self
+            .last_taken
+            .as_ref()
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = self
+            .partitions
+            .range::<TopicPartition, _>((first, Bound::Unbounded));
+        let before = self
+            .last_taken
+            .as_ref()
+            .map(|last| self.partitions.range(..=last.clone()));
         behind
             .chain(before.into_iter().flatten())
             .filter(|(_, state)| !state.paused && !state.buffer.is_empty())
@@ -381,8 +404,12 @@ impl Positions {
         max_records: usize,
     ) -> Result<Option<PartitionRecords>, ConsumerError> {
         let version = self.version();
-        let Some(state) = self.partitions.get_mut(partition) else { return Ok(None) };
-        let Position::At(start) = state.position else { return Ok(None) };
+        let Some(state) = self.partitions.get_mut(partition) else {
+            return Ok(None);
+        };
+        let Position::At(start) = state.position else {
+            return Ok(None);
+        };
         let mut records = Vec::new();
         let mut next_offset = start;
         while records.len() < max_records
@@ -414,6 +441,10 @@ impl Positions {
             return Ok(None);
         }
         state.position = Position::At(next_offset);
-        Ok(Some(PartitionRecords { topic_partition: partition.clone(), records, next_offset }))
+        Ok(Some(PartitionRecords {
+            topic_partition: partition.clone(),
+            records,
+            next_offset,
+        }))
     }
 }

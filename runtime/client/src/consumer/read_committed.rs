@@ -63,18 +63,26 @@ impl BatchFilter {
     /// `aborted` are the answer's (producer id, first offset) pairs, in any order.
     pub(crate) fn new(isolation: Isolation, aborted: impl Iterator<Item = (i64, i64)>) -> Self {
         let ahead = match isolation {
-            Isolation::ReadCommitted => {
-                aborted.map(|(producer, first)| Reverse((first, producer))).collect()
-            }
+            Isolation::ReadCommitted => aborted
+                .map(|(producer, first)| Reverse((first, producer)))
+                .collect(),
             Isolation::ReadUncommitted => BinaryHeap::new(),
         };
-        BatchFilter { isolation, ahead, aborted: Vec::new() }
+        BatchFilter {
+            isolation,
+            ahead,
+            aborted: Vec::new(),
+        }
     }
 
     /// Judges the next batch of the walk.
     pub(crate) fn judge(&mut self, batch: &RecordBatch) -> Result<Verdict, BatchError> {
         if self.isolation == Isolation::ReadUncommitted {
-            return Ok(if batch.is_control() { Verdict::Control } else { Verdict::Deliver });
+            return Ok(if batch.is_control() {
+                Verdict::Control
+            } else {
+                Verdict::Deliver
+            });
         }
         while let Some(&Reverse((first, producer))) = self.ahead.peek()
             && first <= batch.last_offset()
@@ -86,12 +94,17 @@ impl BatchFilter {
         }
         if batch.is_control() {
             if is_abort(batch)? {
-                self.aborted.retain(|producer| *producer != batch.producer_id());
+                self.aborted
+                    .retain(|producer| *producer != batch.producer_id());
             }
             return Ok(Verdict::Control);
         }
         let aborted = batch.is_transactional() && self.aborted.contains(&batch.producer_id());
-        Ok(if aborted { Verdict::Aborted } else { Verdict::Deliver })
+        Ok(if aborted {
+            Verdict::Aborted
+        } else {
+            Verdict::Deliver
+        })
     }
 }
 
@@ -99,7 +112,9 @@ impl BatchFilter {
 fn is_abort(batch: &RecordBatch) -> Result<bool, BatchError> {
     match batch.control() {
         Ok(marker) => Ok(matches!(marker, Some(ControlMarker::Abort { .. }))),
-        Err(BatchError::MalformedControl { field: "type" | "value" }) => Ok(false),
+        Err(BatchError::MalformedControl {
+            field: "type" | "value",
+        }) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -140,14 +155,22 @@ mod tests {
     }
 
     fn marker(offset: i64, producer: i64, commit: bool) -> RecordBatch {
-        at_offset(control_batch(ControlMarker::new(commit, 0), producer, 0, 0), offset)
+        at_offset(
+            control_batch(ControlMarker::new(commit, 0), producer, 0, 0),
+            offset,
+        )
     }
 
     fn visible(isolation: Isolation, aborted: &[(i64, i64)], log: &[RecordBatch]) -> Vec<i64> {
         let mut filter = BatchFilter::new(isolation, aborted.iter().copied());
         log.iter()
             .filter(|batch| filter.judge(batch).unwrap() == Verdict::Deliver)
-            .flat_map(|batch| batch.records(1 << 20).unwrap().map(|record| record.unwrap().offset))
+            .flat_map(|batch| {
+                batch
+                    .records(1 << 20)
+                    .unwrap()
+                    .map(|record| record.unwrap().offset)
+            })
             .collect()
     }
 
@@ -164,7 +187,10 @@ mod tests {
             marker(6, 2, true),
             marker(7, 1, true),
         ];
-        assert_eq!(visible(Isolation::ReadCommitted, &[(1, 0)], &log), [2, 3, 5]);
+        assert_eq!(
+            visible(Isolation::ReadCommitted, &[(1, 0)], &log),
+            [2, 3, 5]
+        );
     }
 
     #[test]
@@ -182,8 +208,16 @@ mod tests {
             Compression::Lz4,
             Compression::Zstd,
         ] {
-            let log = [data(0, Some(1), 3, codec), marker(3, 1, false), data(4, Some(1), 1, codec)];
-            assert_eq!(visible(Isolation::ReadCommitted, &[(1, 0)], &log), [4], "{codec:?}");
+            let log = [
+                data(0, Some(1), 3, codec),
+                marker(3, 1, false),
+                data(4, Some(1), 1, codec),
+            ];
+            assert_eq!(
+                visible(Isolation::ReadCommitted, &[(1, 0)], &log),
+                [4],
+                "{codec:?}"
+            );
         }
     }
 
@@ -219,7 +253,11 @@ mod tests {
 
     #[test]
     fn a_transaction_that_began_before_the_answer_is_known_from_its_first_offset() {
-        let log = [data(10, Some(1), 1, PLAIN), marker(11, 1, false), data(12, None, 1, PLAIN)];
+        let log = [
+            data(10, Some(1), 1, PLAIN),
+            marker(11, 1, false),
+            data(12, None, 1, PLAIN),
+        ];
         assert_eq!(visible(Isolation::ReadCommitted, &[(1, 3)], &log), [12]);
     }
 
@@ -295,7 +333,12 @@ mod tests {
                 }
             }
         }
-        model.last_stable = open.iter().filter_map(|o| o.first()).min().copied().unwrap_or(offset);
+        model.last_stable = open
+            .iter()
+            .filter_map(|o| o.first())
+            .min()
+            .copied()
+            .unwrap_or(offset);
         model
     }
 

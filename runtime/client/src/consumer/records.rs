@@ -63,18 +63,25 @@ impl ConsumerRecords {
     /// Whether there is no record. Positions may still have moved: see `partitions`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.partitions.iter().all(|partition| partition.records.is_empty())
+        self.partitions
+            .iter()
+            .all(|partition| partition.records.is_empty())
     }
 
     /// Records of all partitions together.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.partitions.iter().map(|partition| partition.records.len()).sum()
+        self.partitions
+            .iter()
+            .map(|partition| partition.records.len())
+            .sum()
     }
 
     /// All records, partition by partition.
     pub fn iter(&self) -> impl Iterator<Item = &ConsumerRecord> {
-        self.partitions.iter().flat_map(|partition| &partition.records)
+        self.partitions
+            .iter()
+            .flat_map(|partition| &partition.records)
     }
 
     /// The records of one partition; empty when the poll had none of it.
@@ -92,7 +99,10 @@ impl IntoIterator for ConsumerRecords {
     type IntoIter = IntoRecords;
 
     fn into_iter(self) -> IntoRecords {
-        IntoRecords { partitions: self.partitions.into_iter(), current: Vec::new().into_iter() }
+        IntoRecords {
+            partitions: self.partitions.into_iter(),
+            current: Vec::new().into_iter(),
+        }
     }
 }
 

@@ -27,7 +27,11 @@ pub(super) fn shares(
     balance.level(&fresh);
     let all = balance.ordered.clone();
     balance.level(&all);
-    balance.held.into_iter().map(|held| held.into_iter().collect()).collect()
+    balance
+        .held
+        .into_iter()
+        .map(|held| held.into_iter().collect())
+        .collect()
 }
 
 struct Balance<'a> {
@@ -51,12 +55,20 @@ impl<'a> Balance<'a> {
         let subscribers: BTreeMap<Arc<str>, Vec<usize>> = partitions
             .keys()
             .map(|topic| {
-                let takers = members.iter().enumerate().filter(|(_, m)| m.topics.contains(topic));
+                let takers = members
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, m)| m.topics.contains(topic));
                 (topic.clone(), takers.map(|(index, _)| index).collect())
             })
             .collect();
         let mut topics: Vec<&Arc<str>> = partitions.keys().collect();
-        topics.sort_by_key(|topic| (subscribers.get(*topic).map_or(0, Vec::len), (*topic).clone()));
+        topics.sort_by_key(|topic| {
+            (
+                subscribers.get(*topic).map_or(0, Vec::len),
+                (*topic).clone(),
+            )
+        });
         let ordered = topics
             .into_iter()
             .flat_map(|topic| {
@@ -69,14 +81,28 @@ impl<'a> Balance<'a> {
             .enumerate()
             .flat_map(|(index, list)| list.iter().map(move |p| (p.clone(), index)))
             .collect();
-        let held = owned.iter().map(|list| list.iter().cloned().collect()).collect();
-        Balance { subscribers, ordered, held, owner: original.clone(), original, previous }
+        let held = owned
+            .iter()
+            .map(|list| list.iter().cloned().collect())
+            .collect();
+        Balance {
+            subscribers,
+            ordered,
+            held,
+            owner: original.clone(),
+            original,
+            previous,
+        }
     }
 
     /// Gives every free partition to its least loaded subscriber; returns those it placed.
     fn place_free(&mut self) -> Vec<TopicPartition> {
-        let free: Vec<TopicPartition> =
-            self.ordered.iter().filter(|p| !self.owner.contains_key(p)).cloned().collect();
+        let free: Vec<TopicPartition> = self
+            .ordered
+            .iter()
+            .filter(|p| !self.owner.contains_key(p))
+            .cloned()
+            .collect();
         for partition in &free {
             if let Some(taker) = self.least_loaded(&partition.topic) {
                 self.held[taker].insert(partition.clone());
@@ -88,7 +114,10 @@ impl<'a> Balance<'a> {
 
     fn least_loaded(&self, topic: &Arc<str>) -> Option<usize> {
         let takers = self.subscribers.get(topic)?;
-        takers.iter().copied().min_by_key(|index| (self.held[*index].len(), *index))
+        takers
+            .iter()
+            .copied()
+            .min_by_key(|index| (self.held[*index].len(), *index))
     }
 
     /// Moves partitions of `movable` (or others of the same topic and owner) until nothing helps.
@@ -97,8 +126,12 @@ impl<'a> Balance<'a> {
         while moved {
             moved = false;
             for partition in movable {
-                let Some(&from) = self.owner.get(partition) else { continue };
-                let Some(to) = self.better_owner(partition, from) else { continue };
+                let Some(&from) = self.owner.get(partition) else {
+                    continue;
+                };
+                let Some(to) = self.better_owner(partition, from) else {
+                    continue;
+                };
                 let chosen = self.cheapest_to_move(partition, from, to);
                 self.held[from].remove(&chosen);
                 self.held[to].insert(chosen.clone());
@@ -111,10 +144,15 @@ impl<'a> Balance<'a> {
     fn better_owner(&self, partition: &TopicPartition, from: usize) -> Option<usize> {
         let load = self.held[from].len();
         let helps = |to: &usize| load > self.held[*to].len() + 1;
-        let subscribes =
-            |to: &&usize| self.subscribers.get(&partition.topic).is_some_and(|s| s.contains(to));
+        let subscribes = |to: &&usize| {
+            self.subscribers
+                .get(&partition.topic)
+                .is_some_and(|s| s.contains(to))
+        };
         let before = self.previous.get(partition).filter(subscribes).copied();
-        before.filter(helps).or_else(|| self.least_loaded(&partition.topic).filter(helps))
+        before
+            .filter(helps)
+            .or_else(|| self.least_loaded(&partition.topic).filter(helps))
     }
 
     /// Of the owner's partitions of this topic: one that the new owner had, else one that the
@@ -125,7 +163,11 @@ impl<'a> Balance<'a> {
         from: usize,
         to: usize,
     ) -> TopicPartition {
-        let same_topic = || self.held[from].iter().filter(|p| p.topic == partition.topic);
+        let same_topic = || {
+            self.held[from]
+                .iter()
+                .filter(|p| p.topic == partition.topic)
+        };
         same_topic()
             .find(|p| self.original.get(*p) == Some(&to))
             .or_else(|| same_topic().find(|p| self.original.get(*p) != Some(&from)))

@@ -9,15 +9,15 @@
 //! Never: keep anything between rebalances but the generation that goes into the user data.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use bytes::Bytes;
 use millstream_protocol::TopicPartition;
 
 use super::{
-    balance, moved_while_owned, Assignment, Assignor, Member, MemberAssignment, PartitionCounts,
-    RebalanceProtocol,
+    Assignment, Assignor, Member, MemberAssignment, PartitionCounts, RebalanceProtocol, balance,
+    moved_while_owned,
 };
 use crate::GroupMetadata;
 
@@ -33,7 +33,9 @@ pub struct CooperativeSticky {
 
 impl Default for CooperativeSticky {
     fn default() -> Self {
-        CooperativeSticky { generation: AtomicI32::new(NO_GENERATION) }
+        CooperativeSticky {
+            generation: AtomicI32::new(NO_GENERATION),
+        }
     }
 }
 
@@ -87,7 +89,8 @@ impl Assignor for CooperativeSticky {
     }
 
     fn on_assignment(&self, _assignment: &Assignment, group: &GroupMetadata) {
-        self.generation.store(group.generation_id, Ordering::Relaxed);
+        self.generation
+            .store(group.generation_id, Ordering::Relaxed);
     }
 }
 
@@ -105,7 +108,9 @@ fn wrap(members: &[&Member], shares: Vec<Vec<TopicPartition>>) -> Vec<MemberAssi
 
 fn same_subscriptions(members: &[&Member]) -> bool {
     let topics = |m: &Member| m.topics.iter().cloned().collect::<BTreeSet<_>>();
-    let Some(first) = members.first() else { return true };
+    let Some(first) = members.first() else {
+        return true;
+    };
     let first = topics(first);
     members.iter().all(|m| topics(m) == first)
 }
@@ -115,8 +120,10 @@ fn generation_of(member: &Member) -> i32 {
     if member.generation_id >= 0 {
         return member.generation_id;
     }
-    let bytes: Option<[u8; 4]> =
-        member.user_data.as_ref().and_then(|data| data.get(..4)?.try_into().ok());
+    let bytes: Option<[u8; 4]> = member
+        .user_data
+        .as_ref()
+        .and_then(|data| data.get(..4)?.try_into().ok());
     bytes.map_or(NO_GENERATION, i32::from_be_bytes)
 }
 
@@ -136,10 +143,16 @@ impl Claims {
         let mut older: BTreeMap<TopicPartition, (i32, usize)> = BTreeMap::new();
         for (index, member) in members.iter().enumerate() {
             let generation = generation_of(member);
-            for partition in member.owned_partitions.iter().filter(|p| exists(partitions, p)) {
+            for partition in member
+                .owned_partitions
+                .iter()
+                .filter(|p| exists(partitions, p))
+            {
                 match best.get(partition).copied() {
                     Some((other, _)) if other > generation => {
-                        let entry = older.entry(partition.clone()).or_insert((generation, index));
+                        let entry = older
+                            .entry(partition.clone())
+                            .or_insert((generation, index));
                         *entry = (*entry).max((generation, index));
                     }
                     Some((other, _)) if other == generation => {
@@ -161,8 +174,15 @@ impl Claims {
                 owned[index].push(partition.clone());
             }
         }
-        let previous = older.into_iter().map(|(p, (_, index))| (p, index)).collect();
-        Claims { owned, contested, previous }
+        let previous = older
+            .into_iter()
+            .map(|(p, (_, index))| (p, index))
+            .collect();
+        Claims {
+            owned,
+            contested,
+            previous,
+        }
     }
 }
 
@@ -191,8 +211,10 @@ struct EvenShares<'a> {
 impl<'a> EvenShares<'a> {
     fn new(partitions: &'a PartitionCounts, claims: &'a Claims) -> Self {
         let members = claims.owned.len();
-        let total: usize =
-            partitions.values().map(|count| usize::try_from(*count).unwrap_or(0)).sum();
+        let total: usize = partitions
+            .values()
+            .map(|count| usize::try_from(*count).unwrap_or(0))
+            .sum();
         EvenShares {
             partitions,
             claims,
@@ -221,8 +243,13 @@ impl<'a> EvenShares<'a> {
             .collect();
         let mut transferring = BTreeSet::new();
         for partition in free {
-            let Some(index) = self.next_taker() else { break };
-            let moves = self.taken_from.get(&partition).is_some_and(|owner| *owner != index);
+            let Some(index) = self.next_taker() else {
+                break;
+            };
+            let moves = self
+                .taken_from
+                .get(&partition)
+                .is_some_and(|owner| *owner != index);
             if moves || self.claims.contested.contains(&partition) {
                 transferring.insert(partition.clone());
             }

@@ -134,7 +134,12 @@ pub(crate) fn moved_while_owned(
     }
     assignments
         .iter()
-        .flat_map(|share| share.partitions.iter().map(move |p| (p, share.member_id.as_str())))
+        .flat_map(|share| {
+            share
+                .partitions
+                .iter()
+                .map(move |p| (p, share.member_id.as_str()))
+        })
         .filter(|(partition, to)| owner.get(partition).is_some_and(|from| from != to))
         .map(|(partition, _)| partition.clone())
         .collect()

@@ -30,12 +30,19 @@ impl Assignor for Range {
         let mut ordered: Vec<&Member> = members.iter().collect();
         ordered.sort_by(|a, b| order_key(a).cmp(&order_key(b)));
 
-        let mut shares: BTreeMap<&str, Vec<TopicPartition>> =
-            members.iter().map(|m| (m.member_id.as_str(), Vec::new())).collect();
+        let mut shares: BTreeMap<&str, Vec<TopicPartition>> = members
+            .iter()
+            .map(|m| (m.member_id.as_str(), Vec::new()))
+            .collect();
         for (topic, &count) in partitions {
-            let takers: Vec<&Member> =
-                ordered.iter().copied().filter(|m| m.topics.contains(topic)).collect();
-            let Some((base, extra)) = quota(count, takers.len()) else { continue };
+            let takers: Vec<&Member> = ordered
+                .iter()
+                .copied()
+                .filter(|m| m.topics.contains(topic))
+                .collect();
+            let Some((base, extra)) = quota(count, takers.len()) else {
+                continue;
+            };
             let mut next = 0;
             for (position, member) in takers.iter().enumerate() {
                 let take = base + i32::from(position < extra);
@@ -67,5 +74,8 @@ fn order_key(member: &Member) -> (bool, &str) {
 fn quota(count: i32, members: usize) -> Option<(i32, usize)> {
     let members = i32::try_from(members).ok().filter(|m| *m > 0)?;
     let count = count.max(0);
-    Some((count / members, usize::try_from(count % members).unwrap_or(0)))
+    Some((
+        count / members,
+        usize::try_from(count % members).unwrap_or(0),
+    ))
 }

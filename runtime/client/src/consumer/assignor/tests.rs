@@ -9,7 +9,10 @@ use proptest::prelude::*;
 use super::*;
 
 fn counts(topics: &[(&str, i32)]) -> PartitionCounts {
-    topics.iter().map(|(name, count)| (Arc::from(*name), *count)).collect()
+    topics
+        .iter()
+        .map(|(name, count)| (Arc::from(*name), *count))
+        .collect()
 }
 
 fn member(id: &str, topics: &[&str]) -> Member {
@@ -23,7 +26,10 @@ fn member(id: &str, topics: &[&str]) -> Member {
 
 fn owning(mut member: Member, generation: i32, owned: &[(&str, i32)]) -> Member {
     member.generation_id = generation;
-    member.owned_partitions = owned.iter().map(|(t, p)| TopicPartition::new(*t, *p)).collect();
+    member.owned_partitions = owned
+        .iter()
+        .map(|(t, p)| TopicPartition::new(*t, *p))
+        .collect();
     member
 }
 
@@ -45,7 +51,12 @@ fn shares(assignor: &dyn Assignor, partitions: &PartitionCounts, members: &[Memb
 fn expect(expected: &[(&str, &[&str])]) -> Shares {
     expected
         .iter()
-        .map(|(id, names)| ((*id).to_owned(), names.iter().map(|n| (*n).to_owned()).collect()))
+        .map(|(id, names)| {
+            (
+                (*id).to_owned(),
+                names.iter().map(|n| (*n).to_owned()).collect(),
+            )
+        })
         .collect()
 }
 
@@ -55,13 +66,24 @@ fn range_gives_consecutive_runs_and_the_first_members_the_remainder() {
     let members = [member("m2", &["a", "b"]), member("m1", &["a", "b"])];
     assert_eq!(
         shares(&Range, &topics, &members),
-        expect(&[("m1", &["a-0", "a-1", "b-0", "b-1"]), ("m2", &["a-2", "b-2"])])
+        expect(&[
+            ("m1", &["a-0", "a-1", "b-0", "b-1"]),
+            ("m2", &["a-2", "b-2"])
+        ])
     );
     let five = counts(&[("a", 5)]);
-    let members = [member("x", &["a"]), member("y", &["a"]), member("z", &["a"])];
+    let members = [
+        member("x", &["a"]),
+        member("y", &["a"]),
+        member("z", &["a"]),
+    ];
     assert_eq!(
         shares(&Range, &five, &members),
-        expect(&[("x", &["a-0", "a-1"]), ("y", &["a-2", "a-3"]), ("z", &["a-4"])])
+        expect(&[
+            ("x", &["a-0", "a-1"]),
+            ("y", &["a-2", "a-3"]),
+            ("z", &["a-4"])
+        ])
     );
 }
 
@@ -81,7 +103,11 @@ fn range_orders_static_members_by_instance_id_before_the_others() {
 
 #[test]
 fn range_leaves_members_without_a_share_when_there_are_too_many() {
-    let members = [member("m1", &["a"]), member("m2", &["a"]), member("m3", &["b"])];
+    let members = [
+        member("m1", &["a"]),
+        member("m2", &["a"]),
+        member("m3", &["b"]),
+    ];
     assert_eq!(
         shares(&Range, &counts(&[("a", 1)]), &members),
         expect(&[("m1", &["a-0"]), ("m2", &[]), ("m3", &[])])
@@ -101,7 +127,11 @@ fn sticky_begins_like_a_round_robin() {
 #[test]
 fn sticky_first_takes_a_partition_away_and_hands_it_on_in_the_next_round() {
     let topics = counts(&[("a", 4)]);
-    let owner = owning(member("m1", &["a"]), 1, &[("a", 0), ("a", 1), ("a", 2), ("a", 3)]);
+    let owner = owning(
+        member("m1", &["a"]),
+        1,
+        &[("a", 0), ("a", 1), ("a", 2), ("a", 3)],
+    );
     let first = shares(
         &CooperativeSticky::default(),
         &topics,
@@ -116,7 +146,10 @@ fn sticky_first_takes_a_partition_away_and_hands_it_on_in_the_next_round() {
             owning(member("m2", &["a"]), 2, &[]),
         ],
     );
-    assert_eq!(second, expect(&[("m1", &["a-0", "a-1"]), ("m2", &["a-2", "a-3"])]));
+    assert_eq!(
+        second,
+        expect(&[("m1", &["a-0", "a-1"]), ("m2", &["a-2", "a-3"])])
+    );
 }
 
 #[test]
@@ -128,7 +161,10 @@ fn sticky_gives_the_partitions_of_a_gone_member_to_those_with_fewest() {
     ];
     assert_eq!(
         shares(&CooperativeSticky::default(), &topics, &members),
-        expect(&[("m1", &["a-0", "a-1", "a-4"]), ("m2", &["a-2", "a-3", "a-5"])])
+        expect(&[
+            ("m1", &["a-0", "a-1", "a-4"]),
+            ("m2", &["a-2", "a-3", "a-5"])
+        ])
     );
 }
 
@@ -175,7 +211,10 @@ fn the_generation_may_come_in_the_user_data_of_old_subscriptions() {
 fn the_assignor_tells_the_generation_of_its_last_assignment() {
     let assignor = CooperativeSticky::default();
     assert_eq!(assignor.user_data(&[]).unwrap(), (-1_i32).to_be_bytes()[..]);
-    let group = GroupMetadata { generation_id: 9, ..GroupMetadata::without_membership("g") };
+    let group = GroupMetadata {
+        generation_id: 9,
+        ..GroupMetadata::without_membership("g")
+    };
     assignor.on_assignment(&Assignment::default(), &group);
     assert_eq!(assignor.user_data(&[]).unwrap(), [0, 0, 0, 9][..]);
 }
@@ -196,7 +235,10 @@ fn the_lists_of_assignors_agree_on_the_protocol_that_all_support() {
     let sticky: Arc<dyn Assignor> = Arc::new(CooperativeSticky::default());
     let both = [Arc::clone(&range), Arc::clone(&sticky)];
     assert_eq!(common_protocol(&both), Some(RebalanceProtocol::Eager));
-    assert_eq!(common_protocol(&[sticky]), Some(RebalanceProtocol::Cooperative));
+    assert_eq!(
+        common_protocol(&[sticky]),
+        Some(RebalanceProtocol::Cooperative)
+    );
     assert_eq!(common_protocol(&[]), None);
 }
 
@@ -238,10 +280,19 @@ fn subscribed(partitions: &PartitionCounts, members: &[Member]) -> BTreeSet<Topi
 fn check_exact(partitions: &PartitionCounts, members: &[Member], given: &[MemberAssignment]) {
     let mut seen = BTreeSet::new();
     for share in given {
-        let member = members.iter().find(|m| m.member_id == share.member_id).unwrap();
+        let member = members
+            .iter()
+            .find(|m| m.member_id == share.member_id)
+            .unwrap();
         for partition in &share.partitions {
-            assert!(member.topics.contains(&partition.topic), "{partition} was not wanted");
-            assert!(seen.insert(partition.clone()), "{partition} was given twice");
+            assert!(
+                member.topics.contains(&partition.topic),
+                "{partition} was not wanted"
+            );
+            assert!(
+                seen.insert(partition.clone()),
+                "{partition} was given twice"
+            );
         }
     }
     assert_eq!(seen, subscribed(partitions, members));
@@ -259,12 +310,20 @@ fn settle(
 ) -> (Vec<Member>, Vec<MemberAssignment>, usize) {
     for round in 1.. {
         assert!(round < 4, "does not settle");
-        let given = CooperativeSticky::default().assign(partitions, &members).unwrap();
-        assert!(moved_while_owned(&members, &given).is_empty(), "two owners at a time");
+        let given = CooperativeSticky::default()
+            .assign(partitions, &members)
+            .unwrap();
+        assert!(
+            moved_while_owned(&members, &given).is_empty(),
+            "two owners at a time"
+        );
         let mut revoked = false;
         generation += 1;
         for member in &mut members {
-            let share = given.iter().find(|s| s.member_id == member.member_id).unwrap();
+            let share = given
+                .iter()
+                .find(|s| s.member_id == member.member_id)
+                .unwrap();
             let new = &share.partitions;
             revoked |= member.owned_partitions.iter().any(|p| !new.contains(p));
             member.owned_partitions = new.clone();

@@ -115,7 +115,10 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    const NONE: Identity = Identity { generation: -1, member_id: String::new() };
+    const NONE: Identity = Identity {
+        generation: -1,
+        member_id: String::new(),
+    };
 }
 
 /// The machine.
@@ -130,7 +133,12 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new() -> Machine {
-        Machine { state: State::Unjoined, round: 0, identity: Identity::NONE, again: false }
+        Machine {
+            state: State::Unjoined,
+            round: 0,
+            identity: Identity::NONE,
+            again: false,
+        }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -160,7 +168,10 @@ impl Machine {
             Event::Subscribed => self.subscribed(),
             Event::Unsubscribed => self.unsubscribed(),
             Event::Prepared { round } => self.prepared(round),
-            Event::Joined { generation, member_id } => self.joined(generation, member_id),
+            Event::Joined {
+                generation,
+                member_id,
+            } => self.joined(generation, member_id),
             Event::JoinRefused { code, member_id } => self.join_refused(code, member_id),
             Event::Synced => self.synced(),
             Event::SyncRefused { code } => self.sync_refused(code),
@@ -178,7 +189,10 @@ impl Machine {
         self.round += 1;
         self.again = false;
         self.state = State::Preparing(how);
-        vec![Command::GiveUp { round: self.round, how }]
+        vec![Command::GiveUp {
+            round: self.round,
+            how,
+        }]
     }
 
     fn fail(&mut self, commands: Vec<Command>) -> Vec<Command> {
@@ -211,7 +225,11 @@ impl Machine {
         self.state = State::Unjoined;
         self.round += 1;
         self.again = false;
-        if member && !gone { vec![Command::Leave] } else { Vec::new() }
+        if member && !gone {
+            vec![Command::Leave]
+        } else {
+            Vec::new()
+        }
     }
 
     /// Called once LeaveGroup is out (or is not to be sent): the ids are nobody's any more.
@@ -231,7 +249,10 @@ impl Machine {
         if self.state != State::Joining {
             return Vec::new();
         }
-        self.identity = Identity { generation, member_id };
+        self.identity = Identity {
+            generation,
+            member_id,
+        };
         self.state = State::Syncing;
         vec![Command::Sync]
     }
@@ -360,7 +381,11 @@ impl Machine {
     }
 
     fn poll_resumed(&mut self) -> Vec<Command> {
-        if self.state == State::Expired { self.prepare(GiveUp::Lose) } else { Vec::new() }
+        if self.state == State::Expired {
+            self.prepare(GiveUp::Lose)
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -374,9 +399,17 @@ mod tests {
     fn at(state: State) -> Machine {
         let identity = match state {
             State::Unjoined => Identity::NONE,
-            _ => Identity { generation: 3, member_id: "m".to_owned() },
+            _ => Identity {
+                generation: 3,
+                member_id: "m".to_owned(),
+            },
         };
-        Machine { state, round: ROUND, identity, again: false }
+        Machine {
+            state,
+            round: ROUND,
+            identity,
+            again: false,
+        }
     }
 
     const STATES: [State; 8] = [
@@ -390,8 +423,14 @@ mod tests {
         State::Failed,
     ];
 
-    const REVOKE: Command = Command::GiveUp { round: ROUND + 1, how: GiveUp::Revoke };
-    const LOSE: Command = Command::GiveUp { round: ROUND + 1, how: GiveUp::Lose };
+    const REVOKE: Command = Command::GiveUp {
+        round: ROUND + 1,
+        how: GiveUp::Revoke,
+    };
+    const LOSE: Command = Command::GiveUp {
+        round: ROUND + 1,
+        how: GiveUp::Lose,
+    };
 
     /// For one event: the cells (state, next state, commands) that do something. All other cells
     /// stay as they are and command nothing.
@@ -413,9 +452,15 @@ mod tests {
         let revoking = State::Preparing(GiveUp::Revoke);
         check(
             &Event::Subscribed,
-            &[(State::Unjoined, revoking, &[REVOKE]), (State::Stable, revoking, &[REVOKE])],
+            &[
+                (State::Unjoined, revoking, &[REVOKE]),
+                (State::Stable, revoking, &[REVOKE]),
+            ],
         );
-        check(&Event::RejoinWanted, &[(State::Stable, revoking, &[REVOKE])]);
+        check(
+            &Event::RejoinWanted,
+            &[(State::Stable, revoking, &[REVOKE])],
+        );
     }
 
     #[test]
@@ -424,7 +469,10 @@ mod tests {
             let mut machine = at(state);
             assert!(machine.on(Event::Subscribed).is_empty());
             if state == State::Joining {
-                machine.on(Event::Joined { generation: 4, member_id: "m".to_owned() });
+                machine.on(Event::Joined {
+                    generation: 4,
+                    member_id: "m".to_owned(),
+                });
             }
             assert_eq!(machine.on(Event::Synced), [Command::Deliver, REVOKE]);
         }
@@ -465,16 +513,34 @@ mod tests {
 
     #[test]
     fn a_join_is_followed_by_sync_and_delivery() {
-        let joined = Event::Joined { generation: 4, member_id: "n".to_owned() };
-        check(&joined, &[(State::Joining, State::Syncing, &[Command::Sync])]);
-        check(&Event::Synced, &[(State::Syncing, State::Stable, &[Command::Deliver])]);
+        let joined = Event::Joined {
+            generation: 4,
+            member_id: "n".to_owned(),
+        };
+        check(
+            &joined,
+            &[(State::Joining, State::Syncing, &[Command::Sync])],
+        );
+        check(
+            &Event::Synced,
+            &[(State::Syncing, State::Stable, &[Command::Deliver])],
+        );
         let mut machine = at(State::Joining);
         machine.on(joined);
-        assert_eq!(machine.identity(), &Identity { generation: 4, member_id: "n".to_owned() });
+        assert_eq!(
+            machine.identity(),
+            &Identity {
+                generation: 4,
+                member_id: "n".to_owned()
+            }
+        );
     }
 
     fn refused(code: ErrorCode) -> Event {
-        Event::JoinRefused { code, member_id: "given".to_owned() }
+        Event::JoinRefused {
+            code,
+            member_id: "given".to_owned(),
+        }
     }
 
     #[test]
@@ -491,11 +557,17 @@ mod tests {
             (ErrorCode::COORDINATOR_NOT_AVAILABLE, stay, elsewhere),
             (ErrorCode::UNKNOWN_MEMBER_ID, losing, &[LOSE]),
             (ErrorCode::ILLEGAL_GENERATION, losing, &[LOSE]),
-            (ErrorCode::FENCED_INSTANCE_ID, State::Failed, &[Command::ReportFenced]),
+            (
+                ErrorCode::FENCED_INSTANCE_ID,
+                State::Failed,
+                &[Command::ReportFenced],
+            ),
             (
                 ErrorCode::INCONSISTENT_GROUP_PROTOCOL,
                 State::Failed,
-                &[Command::ReportRefused(ErrorCode::INCONSISTENT_GROUP_PROTOCOL)],
+                &[Command::ReportRefused(
+                    ErrorCode::INCONSISTENT_GROUP_PROTOCOL,
+                )],
             ),
         ];
         for (code, next, commands) in cells {
@@ -513,14 +585,25 @@ mod tests {
         let losing = State::Preparing(GiveUp::Lose);
         let elsewhere: &[Command] = &[Command::ForgetCoordinator, Command::JoinLater];
         let cells: [(ErrorCode, State, &[Command]); 5] = [
-            (ErrorCode::REBALANCE_IN_PROGRESS, State::Joining, &[Command::Join]),
+            (
+                ErrorCode::REBALANCE_IN_PROGRESS,
+                State::Joining,
+                &[Command::Join],
+            ),
             (ErrorCode::ILLEGAL_GENERATION, losing, &[LOSE]),
             (ErrorCode::UNKNOWN_MEMBER_ID, losing, &[LOSE]),
             (ErrorCode::NOT_COORDINATOR, State::Joining, elsewhere),
-            (ErrorCode::FENCED_INSTANCE_ID, State::Failed, &[Command::ReportFenced]),
+            (
+                ErrorCode::FENCED_INSTANCE_ID,
+                State::Failed,
+                &[Command::ReportFenced],
+            ),
         ];
         for (code, next, commands) in cells {
-            check(&Event::SyncRefused { code }, &[(State::Syncing, next, commands)]);
+            check(
+                &Event::SyncRefused { code },
+                &[(State::Syncing, next, commands)],
+            );
         }
     }
 
@@ -528,26 +611,46 @@ mod tests {
     fn a_heartbeat_tells_of_rebalances_and_losses() {
         let revoking = State::Preparing(GiveUp::Revoke);
         let losing = State::Preparing(GiveUp::Lose);
-        check(&Event::Heartbeat { code: ErrorCode::NONE }, &[]);
         check(
-            &Event::Heartbeat { code: ErrorCode::REBALANCE_IN_PROGRESS },
+            &Event::Heartbeat {
+                code: ErrorCode::NONE,
+            },
+            &[],
+        );
+        check(
+            &Event::Heartbeat {
+                code: ErrorCode::REBALANCE_IN_PROGRESS,
+            },
             &[(State::Stable, revoking, &[REVOKE])],
         );
         for code in [ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::ILLEGAL_GENERATION] {
             check(
                 &Event::Heartbeat { code },
-                &[(State::Stable, losing, &[LOSE]), (revoking, losing, &[LOSE])],
+                &[
+                    (State::Stable, losing, &[LOSE]),
+                    (revoking, losing, &[LOSE]),
+                ],
             );
         }
         let forget: &[Command] = &[Command::ForgetCoordinator];
         check(
-            &Event::Heartbeat { code: ErrorCode::NOT_COORDINATOR },
-            &[(State::Stable, State::Stable, forget), (revoking, revoking, forget)],
+            &Event::Heartbeat {
+                code: ErrorCode::NOT_COORDINATOR,
+            },
+            &[
+                (State::Stable, State::Stable, forget),
+                (revoking, revoking, forget),
+            ],
         );
         let fenced: &[Command] = &[Command::ReportFenced];
         check(
-            &Event::Heartbeat { code: ErrorCode::FENCED_INSTANCE_ID },
-            &[(State::Stable, State::Failed, fenced), (revoking, State::Failed, fenced)],
+            &Event::Heartbeat {
+                code: ErrorCode::FENCED_INSTANCE_ID,
+            },
+            &[
+                (State::Stable, State::Failed, fenced),
+                (revoking, State::Failed, fenced),
+            ],
         );
     }
 
@@ -576,15 +679,22 @@ mod tests {
         for code in [ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::ILLEGAL_GENERATION] {
             check(
                 &Event::CommitRefused { code },
-                &[(State::Stable, losing, &[LOSE]), (revoking, losing, &[LOSE])],
+                &[
+                    (State::Stable, losing, &[LOSE]),
+                    (revoking, losing, &[LOSE]),
+                ],
             );
         }
         check(
-            &Event::CommitRefused { code: ErrorCode::REBALANCE_IN_PROGRESS },
+            &Event::CommitRefused {
+                code: ErrorCode::REBALANCE_IN_PROGRESS,
+            },
             &[(State::Stable, revoking, &[REVOKE])],
         );
         let mut machine = at(State::Stable);
-        let fenced = machine.on(Event::CommitRefused { code: ErrorCode::FENCED_INSTANCE_ID });
+        let fenced = machine.on(Event::CommitRefused {
+            code: ErrorCode::FENCED_INSTANCE_ID,
+        });
         assert_eq!(fenced, [Command::ReportFenced]);
     }
 
@@ -607,7 +717,12 @@ mod tests {
 
     #[test]
     fn a_member_that_failed_stays_so_until_it_unsubscribes() {
-        for event in [Event::Subscribed, Event::Synced, Event::PollLate, Event::RejoinWanted] {
+        for event in [
+            Event::Subscribed,
+            Event::Synced,
+            Event::PollLate,
+            Event::RejoinWanted,
+        ] {
             let mut machine = at(State::Failed);
             assert!(machine.on(event).is_empty());
             assert_eq!(machine.state(), State::Failed);

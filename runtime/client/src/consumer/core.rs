@@ -1,0 +1,81 @@
+//! What the parts of one consumer share: the cluster, the positions, and two bells.
+//!
+//! Invariants: the positions' lock is never held across an await; whoever changes positions rings
+//! the bell of the other side.
+//! Never: behaviour of its own.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millstream_protocol::TopicPartition;
+use tokio::sync::Notify;
+
+use super::config::{AutoOffsetReset, ConsumerConfig};
+use super::error::ConsumerError;
+use super::fetched::Decoding;
+use super::positions::{BufferLimits, LogEnd, Position, Positions};
+use crate::cluster::Cluster;
+use crate::transport::Transport;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: ConsumerConfig,
+    pub(crate) cluster: Cluster,
+    /// A second set of connections, for fetches that must not wait behind a long poll.
+    pub(crate) hot: Cluster,
+    positions: Mutex<Positions>,
+    /// Rung when `poll` has something to look at.
+    pub(crate) for_poll: Notify,
+    /// Rung when there may be something to fetch.
+    pub(crate) for_fetcher: Notify,
+}
+
+impl Core {
+    pub(crate) fn new(transport: Arc<dyn Transport>, config: ConsumerConfig) -> Self {
+        let limits = BufferLimits {
+            partition_bytes: usize::try_from(config.max_partition_fetch_bytes).unwrap_or(1),
+            total_bytes: config.fetch_buffer_bytes,
+        };
+        Core {
+            cluster: Cluster::new(Arc::clone(&transport), config.client.clone()),
+            hot: Cluster::new(transport, config.client.clone()),
+            positions: Mutex::new(Positions::new(limits)),
+            for_poll: Notify::new(),
+            for_fetcher: Notify::new(),
+            config,
+        }
+    }
+
+    pub(crate) fn positions(&self) -> MutexGuard<'_, Positions> {
+        self.positions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.cluster.clock().now_ms()
+    }
+
+    pub(crate) fn decoding(&self) -> Decoding {
+        Decoding {
+            isolation: self.config.isolation,
+            check_crcs: self.config.check_crcs,
+            max_decompressed_bytes: self.config.max_decompressed_bytes,
+        }
+    }
+
+    /// What the reset policy makes of a missing position.
+    pub(crate) fn reset(&self) -> Option<Position> {
+        match self.config.auto_offset_reset {
+            AutoOffsetReset::Earliest => Some(Position::Resetting(LogEnd::Earliest)),
+            AutoOffsetReset::Latest => Some(Position::Resetting(LogEnd::Latest)),
+            AutoOffsetReset::None => None,
+        }
+    }
+
+    pub(crate) fn no_offset(&self, partition: &TopicPartition) -> ConsumerError {
+        ConsumerError::NoOffset {
+            topic_partition: partition.clone(),
+            group: self.config.group_id.clone().unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! One poll: duties of the membership first, then records.
+//!
+//! Invariants: no record is handed out between the start and the end of a duty; a duty is done
+//! once, by however many polls that takes; a failed member gives everything up before it reports.
+//! Never: fetches; it waits for the fetcher's bell.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
+
+use futures::future::BoxFuture;
+use millstream_protocol::TopicPartition;
+use tokio::time::Instant;
+
+use super::assignor::RebalanceProtocol;
+use super::consumer::{Consumer, DutySlot, Mode};
+use super::error::ConsumerError;
+use super::listener::RebalanceListener;
+use super::membership::{Ask, Duty, GiveUp, Group};
+use super::records::ConsumerRecords;
+
+type Work = BoxFuture<'static, Result<(), ConsumerError>>;
+
+/// Puts an unfinished duty back when its poll is dropped.
+struct Unfinished<'a> {
+    consumer: &'a Consumer,
+    work: Option<Work>,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.consumer.duty_slot().0 = Some(work);
+        }
+    }
+}
+
+impl Consumer {
+    fn duty_slot(&self) -> std::sync::MutexGuard<'_, DutySlot> {
+        self.inner
+            .duty
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn poll_until(
+        &self,
+        deadline: Instant,
+    ) -> Result<ConsumerRecords, ConsumerError> {
+        let core = &self.inner.core;
+        // Taken before the turn, so that the wait for another poll counts as polling too.
+        let _polling = self.inner.group.as_ref().map(Group::polling);
+        let _turn = self.inner.turn.lock().await;
+        loop {
+            let listener = match &*self.mode() {
+                Mode::Closed => return Err(ConsumerError::Closed),
+                Mode::Idle => return Err(ConsumerError::NoPartitions),
+                Mode::Assigned => None,
+                Mode::Subscribed(listener) => Some(Arc::clone(listener)),
+            };
+            if let (Some(listener), Some(group)) = (listener, &self.inner.group) {
+                self.serve(group, &listener).await?;
+            }
+            self.commit_if_due();
+            let taken = core.positions().take(core.config.max_poll_records);
+            if !matches!(&taken, Ok(records) if records.partitions.is_empty()) {
+                core.for_fetcher.notify_one();
+                return taken;
+            }
+            let rung = core.for_poll.notified();
+            if tokio::time::timeout_at(deadline, rung).await.is_err() {
+                return Ok(ConsumerRecords::default());
+            }
+        }
+    }
+
+    /// Brings to its end what a dropped poll has begun.
+    pub(super) async fn finish_duty(&self, group: &Arc<Group>) {
+        let unfinished = self.duty_slot().0.take();
+        if let Some(work) = unfinished {
+            // What it reports is for polls, and there will be none.
+            let _ = work.await;
+            group.lock().at_work = false;
+        }
+    }
+
+    /// Does what the membership asks for, until there is nothing more.
+    async fn serve(
+        &self,
+        group: &Arc<Group>,
+        listener: &Arc<dyn RebalanceListener>,
+    ) -> Result<(), ConsumerError> {
+        loop {
+            let unfinished = self.duty_slot().0.take();
+            let work = match unfinished {
+                Some(work) => work,
+                None => match self.next_work(group, listener)? {
+                    Some(work) => work,
+                    None => return Ok(()),
+                },
+            };
+            let mut running = Unfinished {
+                consumer: self,
+                work: Some(work),
+            };
+            let result = match running.work.as_mut() {
+                Some(work) => work.await,
+                None => Ok(()),
+            };
+            running.work = None;
+            group.lock().at_work = false;
+            result?;
+        }
+    }
+
+    fn next_work(
+        &self,
+        group: &Arc<Group>,
+        listener: &Arc<dyn RebalanceListener>,
+    ) -> Result<Option<Work>, ConsumerError> {
+        let mut state = group.lock();
+        let task = Task {
+            consumer: self.without_tasks(),
+            group: Arc::clone(group),
+            listener: Arc::clone(listener),
+        };
+        if let Some(failed) = state.failed.clone() {
+            if state.owned.is_empty() {
+                return Err(failed);
+            }
+            state.at_work = true;
+            return Ok(Some(Box::pin(async move {
+                task.lose_all().await;
+                Err(failed)
+            })));
+        }
+        let Some(duty) = state.duties.pop_front() else {
+            return Ok(None);
+        };
+        state.at_work = true;
+        Ok(Some(Box::pin(async move { task.perform(duty).await })))
+    }
+
+    /// Starts an automatic commit where its time has come. Its failure is logged: the next one
+    /// follows.
+    fn commit_if_due(&self) {
+        if !self.inner.core.config.enable_auto_commit {
+            return;
+        }
+        {
+            let mut due = self
+                .inner
+                .auto_commit_at
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if *due > Instant::now() {
+                return;
+            }
+            *due = Instant::now() + self.inner.core.config.auto_commit_interval;
+        }
+        let (consumer, positions) = (self.without_tasks(), self.positions());
+        tokio::spawn(async move {
+            let offsets: Vec<_> = positions.into_iter().map(|(p, o)| (p, o.into())).collect();
+            if let Err(error) = consumer.commit_offsets(&offsets).await {
+                tracing::warn!(%error, "automatic commit failed");
+            }
+        });
+    }
+}
+
+/// One duty's surroundings.
+struct Task {
+    consumer: Consumer,
+    group: Arc<Group>,
+    listener: Arc<dyn RebalanceListener>,
+}
+
+impl Task {
+    async fn perform(&self, duty: Duty) -> Result<(), ConsumerError> {
+        match duty {
+            Duty::GiveUp { round, how } => {
+                match how {
+                    GiveUp::Revoke => self.revoke_before_join().await,
+                    GiveUp::Lose => self.lose_all().await,
+                }
+                self.group.ask(Ask::Prepared { round });
+                Ok(())
+            }
+            Duty::Assign {
+                assignor,
+                assignment,
+                group,
+            } => {
+                let new: BTreeSet<TopicPartition> = assignment.partitions.iter().cloned().collect();
+                let owned = self.group.lock().owned.clone();
+                let revoked: Vec<TopicPartition> = owned.difference(&new).cloned().collect();
+                if !revoked.is_empty() {
+                    self.revoke(&revoked).await;
+                }
+                assignor.on_assignment(&assignment, &group);
+                let added: Vec<TopicPartition> = new.difference(&owned).cloned().collect();
+                self.own(new);
+                self.listener.on_assigned(&self.consumer, &added).await;
+                if !revoked.is_empty() {
+                    // Others wait for what was just given up.
+                    self.group.ask(Ask::Rejoin);
+                }
+                Ok(())
+            }
+            Duty::PollTooLate { waited_ms } => {
+                self.lose_all().await;
+                self.group.ask(Ask::PollResumed);
+                let limit_ms = self.consumer.config().max_poll_interval.as_millis();
+                Err(ConsumerError::PollTooLate {
+                    group: self.group.group_id.clone(),
+                    waited_ms,
+                    limit_ms: u64::try_from(limit_ms).unwrap_or(u64::MAX),
+                })
+            }
+        }
+    }
+
+    /// Makes `partitions` the assignment.
+    fn own(&self, partitions: BTreeSet<TopicPartition>) {
+        let core = &self.consumer.inner.core;
+        core.positions().assign(&partitions);
+        self.group.lock().owned = partitions;
+        core.for_fetcher.notify_one();
+    }
+
+    async fn revoke_before_join(&self) {
+        let revoked: Vec<TopicPartition> = {
+            let state = self.group.lock();
+            let all = self.group.protocol == RebalanceProtocol::Eager;
+            let goes = |p: &&TopicPartition| all || !state.topics.contains(&p.topic);
+            state.owned.iter().filter(goes).cloned().collect()
+        };
+        if !revoked.is_empty() {
+            self.revoke(&revoked).await;
+        }
+    }
+
+    async fn revoke(&self, partitions: &[TopicPartition]) {
+        if self.consumer.config().enable_auto_commit
+            && let Err(error) = self.consumer.commit().await
+        {
+            tracing::warn!(%error, "automatic commit before the rebalance failed");
+        }
+        self.listener.on_revoked(&self.consumer, partitions).await;
+        let mut owned = self.group.lock().owned.clone();
+        for partition in partitions {
+            owned.remove(partition);
+        }
+        self.own(owned);
+    }
+
+    async fn lose_all(&self) {
+        let lost: Vec<TopicPartition> = self.group.lock().owned.iter().cloned().collect();
+        if !lost.is_empty() {
+            self.listener.on_lost(&self.consumer, &lost).await;
+            self.own(BTreeSet::new());
+        }
+    }
+}
