@@ -134,13 +134,14 @@ fn prepare(entry: &TopicEntry, data: PartitionProduceData) -> Result<Item, Error
         .clone();
     let batch = data.records.filter(|records| !records.is_empty());
     let batch = batch.ok_or(ErrorCode::INVALID_RECORD)?;
-    let stamp = match RecordBatch::parse(batch.clone()) {
-        Ok(header) => header.stamp(),
-        Err(error) => {
-            tracing::debug!(partition = %partition.name(), %error, "no record batch");
-            return Err(ErrorCode::CORRUPT_MESSAGE);
-        }
-    };
+    let header = RecordBatch::parse(batch.clone()).map_err(|error| {
+        tracing::debug!(partition = %partition.name(), %error, "no record batch");
+        ErrorCode::CORRUPT_MESSAGE
+    })?;
+    if header.is_control() {
+        return Err(ErrorCode::INVALID_RECORD);
+    }
+    let stamp = header.stamp();
     Ok(Item {
         partition,
         batch,
