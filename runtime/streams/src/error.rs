@@ -75,6 +75,37 @@ pub enum StreamsError {
         /// The transaction timeout.
         timeout_ms: u64,
     },
+    /// The producer could not be made.
+    #[error(transparent)]
+    Connect(#[from] millstream_client::ConnectError),
+    /// A transactional call failed; [`TransactionError::Fenced`](millstream_client::TransactionError::Fenced) names the
+    /// transactional id and both epochs.
+    #[error(transparent)]
+    Transaction(#[from] millstream_client::TransactionError),
+    /// An output could not be handed to the producer.
+    #[error(transparent)]
+    Usage(#[from] millstream_client::UsageError),
+    /// An output was not acknowledged.
+    #[error(transparent)]
+    Delivery(#[from] millstream_client::DeliveryError),
+    /// Input, membership or offsets could not be read.
+    #[error(transparent)]
+    Consumer(#[from] millstream_client::consumer::ConsumerError),
+    /// The cluster could not be asked.
+    #[error(transparent)]
+    Cluster(#[from] millstream_client::ClusterError),
+    /// A worker panicked: a closure of the topology did, or the runtime itself.
+    #[error("worker {number} panicked; its transaction was not committed and is aborted by the next start")]
+    WorkerPanicked {
+        /// Number of the worker.
+        number: usize,
+    },
+    /// A worker's thread could not be started.
+    #[error("a worker's thread could not be started: {source}")]
+    Thread {
+        /// Why.
+        source: std::io::Error,
+    },
     /// A settings error; nothing was started.
     #[error("{0}")]
     Config(String),
@@ -96,4 +127,44 @@ pub enum StreamsError {
         /// Which rule.
         what: String,
     },
+}
+
+impl StreamsError {
+    /// Whether giving the transaction up and processing again can mend it.
+    pub(crate) fn is_abortable(&self) -> bool {
+        use millstream_client::consumer::ConsumerError;
+        use millstream_client::{TransactionError, UsageError};
+        match self {
+            Self::Transaction(error) => matches!(error, TransactionError::Abortable { .. }),
+            Self::Usage(error) => matches!(error, UsageError::TransactionFailed { .. }),
+            Self::Consumer(error) => matches!(
+                error,
+                ConsumerError::CommitFenced { .. } | ConsumerError::CommitDuringRebalance { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// Whether a commit may have taken effect.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        matches!(
+            self,
+            Self::Transaction(millstream_client::TransactionError::CommitInDoubt { .. })
+        )
+    }
+
+    /// Whether a commit was refused because the group has moved on.
+    pub(crate) fn is_stale_membership(&self) -> bool {
+        use millstream_client::TransactionError;
+        use millstream_client::consumer::ConsumerError;
+        use millstream_protocol::ErrorCode;
+        match self {
+            Self::Transaction(TransactionError::Abortable { code, .. }) => matches!(
+                *code,
+                Some(ErrorCode::ILLEGAL_GENERATION | ErrorCode::UNKNOWN_MEMBER_ID)
+            ),
+            Self::Consumer(ConsumerError::CommitFenced { .. }) => true,
+            _ => false,
+        }
+    }
 }

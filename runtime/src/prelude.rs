@@ -1,0 +1,14 @@
+//! What a job needs, in one import: `use millstream::prelude::*;`.
+//!
+//! Invariants: it holds what the guide's examples use, serde's derives included.
+//! Never: a name that a user is likely to have of their own.
+
+pub use serde::{Deserialize, Serialize};
+
+pub use crate::client::consumer::{ConsumerRecord, ConsumerRecords};
+pub use crate::client::{Admin, Consumer, Producer, ProducerRecord};
+pub use crate::streams::{
+    GlobalKTable, Guarantee, KStream, PoisonPolicy, RecordContext, Serde, Serdes, Streams,
+    StreamsBuilder, Topology, ValueProcessor, bincode, bytes, json, strings,
+};
+pub use crate::{Broker, Durability, TopicPartition};

@@ -1,0 +1,237 @@
+//! The settings of an application, under Kafka's names where Kafka has one.
+//!
+//! Invariants: what a guarantee depends on cannot be overridden; a refused setting says which guarantee holds it.
+//! Never: a setting that is read and has no effect.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::StreamsError;
+use crate::poison::PoisonPolicy;
+
+/// What a job promises (`processing.guarantee`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Guarantee {
+    /// Offsets and outputs are committed in one transaction (`exactly_once_v2`; default, Kafka's is `at_least_once`).
+    #[default]
+    ExactlyOnce,
+    /// Outputs first, then offsets; after a crash some records are processed again.
+    AtLeastOnce,
+}
+
+impl Guarantee {
+    /// Kafka's name of the guarantee.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ExactlyOnce => "exactly_once_v2",
+            Self::AtLeastOnce => "at_least_once",
+        }
+    }
+}
+
+/// Where the workers of an instance run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Each worker on a thread of its own: a closure that blocks stalls its worker alone (default).
+    #[default]
+    Threads,
+    /// All on the current runtime, so that a test decides the time and the order.
+    Runtime,
+}
+
+/// Effective settings of an application.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamsConfig {
+    pub(crate) application_id: Arc<str>,
+    pub(crate) transactional_id: String,
+    pub(crate) group_instance_id: Option<String>,
+    pub(crate) guarantee: Guarantee,
+    pub(crate) placement: Placement,
+    pub(crate) poison: PoisonPolicy,
+    pub(crate) threads: usize,
+    pub(crate) commit_interval: Duration,
+    pub(crate) transaction_timeout: Duration,
+    pub(crate) session_timeout: Duration,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) delivery_timeout: Duration,
+    pub(crate) linger: Duration,
+    pub(crate) batch_size: usize,
+    pub(crate) buffer_memory: usize,
+    pub(crate) max_poll_records: usize,
+}
+
+impl StreamsConfig {
+    pub(crate) fn new(application_id: &str) -> Self {
+        Self {
+            application_id: application_id.into(),
+            transactional_id: format!("{application_id}-1"),
+            group_instance_id: None,
+            guarantee: Guarantee::ExactlyOnce,
+            placement: Placement::Threads,
+            poison: PoisonPolicy::Fail,
+            threads: 1,
+            commit_interval: Duration::from_millis(100),
+            transaction_timeout: Duration::from_secs(10),
+            session_timeout: Duration::from_secs(45),
+            heartbeat_interval: Duration::from_secs(3),
+            delivery_timeout: Duration::from_secs(120),
+            linger: Duration::from_millis(5),
+            batch_size: 128 * 1024,
+            buffer_memory: 32 * 1024 * 1024,
+            max_poll_records: 1_000,
+        }
+    }
+
+    /// Sets one setting by Kafka's name.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), StreamsError> {
+        self.refuse_locked(name, value)?;
+        match name {
+            "num.stream.threads" => self.threads = parse(name, value)?,
+            "commit.interval.ms" => self.commit_interval = millis(name, value)?,
+            "transaction.timeout.ms" => self.transaction_timeout = millis(name, value)?,
+            "session.timeout.ms" => self.session_timeout = millis(name, value)?,
+            "heartbeat.interval.ms" => self.heartbeat_interval = millis(name, value)?,
+            "delivery.timeout.ms" => self.delivery_timeout = millis(name, value)?,
+            "linger.ms" => self.linger = millis(name, value)?,
+            "batch.size" => self.batch_size = parse(name, value)?,
+            "buffer.memory" => self.buffer_memory = parse(name, value)?,
+            "max.poll.records" => self.max_poll_records = parse(name, value)?,
+            "group.instance.id" => self.group_instance_id = Some(value.to_owned()),
+            "transactional.id" => value.clone_into(&mut self.transactional_id),
+            "processing.guarantee" => {
+                self.guarantee = match value {
+                    "exactly_once_v2" => Guarantee::ExactlyOnce,
+                    "at_least_once" => Guarantee::AtLeastOnce,
+                    other => {
+                        return Err(StreamsError::Config(format!(
+                            "processing.guarantee={other}: it is exactly_once_v2 or at_least_once"
+                        )));
+                    }
+                };
+            }
+            // Locked values that are what the guarantee demands anyway change nothing.
+            _ if self.locked().iter().any(|(locked, _)| *locked == name) => {}
+            other => {
+                return Err(StreamsError::Config(format!(
+                    "{other} is not a setting of a streams application; it knows {}",
+                    self.effective().keys().cloned().collect::<Vec<_>>().join(", "),
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Settings that the guarantee decides, with their values.
+    fn locked(&self) -> Vec<(&'static str, &'static str)> {
+        let mut locked = vec![
+            ("enable.auto.commit", "false"),
+            ("enable.idempotence", "true"),
+            ("acks", "all"),
+        ];
+        if self.guarantee == Guarantee::ExactlyOnce {
+            locked.push(("isolation.level", "read_committed"));
+            locked.push(("max.in.flight.requests.per.connection", "5"));
+        }
+        locked
+    }
+
+    fn refuse_locked(&self, name: &str, value: &str) -> Result<(), StreamsError> {
+        match self.locked().into_iter().find(|(locked, _)| *locked == name) {
+            Some((_, held)) if held != value => Err(StreamsError::Config(format!(
+                "{name}={value} is refused: processing.guarantee={} holds it at {held}; \
+                 leave the setting out, or choose another guarantee",
+                self.guarantee.name(),
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks what single settings cannot show.
+    pub(crate) fn validate(&self) -> Result<(), StreamsError> {
+        if self.threads == 0 {
+            return Err(StreamsError::Config("num.stream.threads is 0; it is at least 1".into()));
+        }
+        if self.max_poll_records == 0 {
+            return Err(StreamsError::Config("max.poll.records is 0; it is at least 1".into()));
+        }
+        if self.guarantee == Guarantee::ExactlyOnce
+            && self.transaction_timeout <= self.commit_interval
+        {
+            return Err(StreamsError::Config(format!(
+                "transaction.timeout.ms={} is not above commit.interval.ms={}; \
+                 every transaction would be aborted before its commit",
+                self.transaction_timeout.as_millis(),
+                self.commit_interval.as_millis(),
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every effective setting by Kafka's name.
+    pub(crate) fn effective(&self) -> BTreeMap<String, String> {
+        let ms = |duration: Duration| duration.as_millis().to_string();
+        let mut settings: BTreeMap<String, String> = [
+            ("application.id", self.application_id.to_string()),
+            ("transactional.id", self.transactional_id.clone()),
+            ("group.instance.id", self.group_instance_id.clone().unwrap_or_default()),
+            ("processing.guarantee", self.guarantee.name().to_owned()),
+            ("num.stream.threads", self.threads.to_string()),
+            ("commit.interval.ms", ms(self.commit_interval)),
+            ("transaction.timeout.ms", ms(self.transaction_timeout)),
+            ("session.timeout.ms", ms(self.session_timeout)),
+            ("heartbeat.interval.ms", ms(self.heartbeat_interval)),
+            ("delivery.timeout.ms", ms(self.delivery_timeout)),
+            ("linger.ms", ms(self.linger)),
+            ("batch.size", self.batch_size.to_string()),
+            ("buffer.memory", self.buffer_memory.to_string()),
+            ("max.poll.records", self.max_poll_records.to_string()),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+        settings.extend(
+            self.locked().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        settings
+    }
+}
+
+fn parse(name: &str, value: &str) -> Result<usize, StreamsError> {
+    value
+        .parse()
+        .map_err(|error| StreamsError::Config(format!("{name}={value} is not a number: {error}")))
+}
+
+fn millis(name: &str, value: &str) -> Result<Duration, StreamsError> {
+    parse(name, value).map(|ms| Duration::from_millis(ms as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 147: effective values can be read, locked keys refuse an override.
+    #[test]
+    fn a_setting_that_the_guarantee_holds_refuses_an_override_and_says_so() {
+        let mut config = StreamsConfig::new("app");
+        let refused = config.set("isolation.level", "read_uncommitted").expect_err("locked");
+        let text = refused.to_string();
+        assert!(text.contains("exactly_once_v2") && text.contains("read_committed"), "{text}");
+        config.set("enable.auto.commit", "true").expect_err("locked under every guarantee");
+        config.set("isolation.level", "read_committed").expect("the same value is no override");
+        config.set("commit.interval.ms", "7").expect("a plain setting");
+        assert_eq!(config.effective()["commit.interval.ms"], "7");
+        assert_eq!(config.effective()["isolation.level"], "read_committed");
+        config.set("no.such.setting", "1").expect_err("unknown");
+    }
+
+    #[test]
+    fn a_transaction_timeout_below_the_commit_interval_is_refused_with_both_numbers() {
+        let mut config = StreamsConfig::new("app");
+        config.set("transaction.timeout.ms", "50").expect("a number");
+        let text = config.validate().expect_err("contradiction").to_string();
+        assert!(text.contains("50") && text.contains("100"), "{text}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The reader: the instance's one member of the group. It fetches, and hands partitions and batches to the workers.
+//!
+//! Invariants: a partition has one worker and one session at a time; a full queue pauses the partitions of its worker and
+//! of no other; a revoked partition is acknowledged when its worker has committed and closed it.
+//! Never: processes a record, or waits for a worker except to give a partition up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use millstream_client::consumer::{Consumer, ConsumerRecords, RebalanceListener};
+use millstream_protocol::TopicPartition;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::commit::{Metadata, Rewind};
+use crate::error::StreamsError;
+use crate::worker::{Batch, Control, Handover};
+
+/// How long a poll waits where nothing comes; requests of workers interrupt it.
+const POLL_WAIT: Duration = Duration::from_millis(500);
+
+/// A worker seen from the reader.
+#[derive(Debug)]
+pub(crate) struct WorkerHandle {
+    pub(crate) control: mpsc::UnboundedSender<Control>,
+    pub(crate) records: mpsc::Sender<Batch>,
+}
+
+/// What reader and rebalance listener share.
+#[derive(Debug)]
+struct Ownership {
+    workers: Vec<mpsc::UnboundedSender<Control>>,
+    state: Mutex<OwnershipState>,
+}
+
+#[derive(Debug, Default)]
+struct OwnershipState {
+    /// Worker and session of each partition that was handed over.
+    owners: BTreeMap<TopicPartition, (usize, u64)>,
+    /// Partitions that were assigned and wait to be handed over.
+    assigned: Vec<TopicPartition>,
+    /// Partitions whose worker asked for its last commit again, with the generation that has to be over first.
+    rewinding: Vec<Rewind>,
+}
+
+impl Ownership {
+    fn lock(&self) -> std::sync::MutexGuard<'_, OwnershipState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes partitions out of every list and answers the ones that workers hold, by worker.
+    fn take(&self, partitions: &[TopicPartition]) -> BTreeMap<usize, Vec<TopicPartition>> {
+        let mut state = self.lock();
+        state.assigned.retain(|partition| !partitions.contains(partition));
+        for rewind in &mut state.rewinding {
+            rewind.partitions.retain(|partition| !partitions.contains(partition));
+        }
+        let mut by_worker: BTreeMap<usize, Vec<TopicPartition>> = BTreeMap::new();
+        for partition in partitions {
+            if let Some((worker, _)) = state.owners.remove(partition) {
+                by_worker.entry(worker).or_default().push(partition.clone());
+            }
+        }
+        by_worker
+    }
+}
+
+#[async_trait]
+impl RebalanceListener for Ownership {
+    async fn on_assigned(&self, _: &Consumer, partitions: &[TopicPartition]) {
+        self.lock().assigned.extend_from_slice(partitions);
+    }
+
+    /// Every worker commits what it has of these and closes them, side by side; then they may go to somebody else.
+    async fn on_revoked(&self, _: &Consumer, partitions: &[TopicPartition]) {
+        let mut answers = Vec::new();
+        for (worker, partitions) in self.take(partitions) {
+            let (done, answer) = oneshot::channel();
+            if let Some(control) = self.workers.get(worker) {
+                // A worker that is gone has closed its tasks; its error ends the instance.
+                let _ = control.send(Control::Revoked { partitions, done });
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            let _ = answer.await;
+        }
+    }
+
+    async fn on_lost(&self, _: &Consumer, partitions: &[TopicPartition]) {
+        for (worker, partitions) in self.take(partitions) {
+            if let Some(control) = self.workers.get(worker) {
+                let _ = control.send(Control::Lost { partitions });
+            }
+        }
+    }
+}
+
+pub(crate) struct Reader {
+    consumer: Consumer,
+    workers: Vec<WorkerHandle>,
+    ownership: Arc<Ownership>,
+    rewinds: mpsc::UnboundedReceiver<Rewind>,
+    /// Batches that did not fit into their worker's queue, by worker; while there are any, its partitions are paused.
+    waiting: Vec<VecDeque<Batch>>,
+    next_session: u64,
+    next_worker: usize,
+}
+
+impl Reader {
+    /// Subscribes to the topics; partitions arrive with the first polls.
+    pub(crate) async fn subscribe(
+        consumer: Consumer,
+        topics: Vec<String>,
+        workers: Vec<WorkerHandle>,
+        rewinds: mpsc::UnboundedReceiver<Rewind>,
+    ) -> Result<Self, StreamsError> {
+        let ownership = Arc::new(Ownership {
+            workers: workers.iter().map(|worker| worker.control.clone()).collect(),
+            state: Mutex::default(),
+        });
+        let listener = Arc::clone(&ownership);
+        consumer.subscribe_with(topics, listener)?;
+        let waiting = workers.iter().map(|_| VecDeque::new()).collect();
+        Ok(Self { consumer, workers, ownership, rewinds, waiting, next_session: 0, next_worker: 0 })
+    }
+
+    /// Reads until `stop` turns true or something ends the instance.
+    ///
+    /// # Errors
+    /// A membership that was fenced, offsets that cannot be read, a broker that stays away too long.
+    pub(crate) async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), StreamsError> {
+        loop {
+            self.hand_over().await?;
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                rewind = self.rewinds.recv() => match rewind {
+                    Some(rewind) => self.ownership.lock().rewinding.push(rewind),
+                    None => return Ok(()),
+                },
+                (worker, permit) = first_room(&self.workers, &self.waiting) => {
+                    let Some(permit) = permit else { return Ok(()) };
+                    if let Some(batch) = self.waiting.get_mut(worker).and_then(VecDeque::pop_front) {
+                        permit.send(batch);
+                    }
+                    self.resume(worker)?;
+                }
+                polled = self.consumer.poll(POLL_WAIT) => self.route(polled?)?,
+            }
+        }
+    }
+
+    /// Tells the workers to commit and end, and leaves the group as the membership demands.
+    pub(crate) async fn close(self) -> Result<(), StreamsError> {
+        self.consumer.close().await?;
+        Ok(())
+    }
+
+    fn route(&mut self, polled: ConsumerRecords) -> Result<(), StreamsError> {
+        for records in polled.partitions {
+            let owner = self.ownership.lock().owners.get(&records.topic_partition).copied();
+            // A partition that is being handed over is seeked first; what was fetched before is fetched again.
+            let Some((worker, session)) = owner else { continue };
+            let partition = records.topic_partition.clone();
+            let batch = Batch { session, records };
+            let Some(queue) = self.waiting.get_mut(worker) else { continue };
+            let handle = self.workers.get(worker);
+            let refused = if queue.is_empty() {
+                handle.and_then(|handle| match handle.records.try_send(batch) {
+                    Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => None,
+                    Err(mpsc::error::TrySendError::Full(batch)) => Some(batch),
+                })
+            } else {
+                Some(batch)
+            };
+            if let Some(batch) = refused {
+                queue.push_back(batch);
+                self.consumer.pause(&[partition])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn resume(&self, worker: usize) -> Result<(), StreamsError> {
+        if self.waiting.get(worker).is_some_and(VecDeque::is_empty) {
+            let state = self.ownership.lock();
+            let paused: Vec<TopicPartition> = state
+                .owners
+                .iter()
+                .filter(|(_, (owner, _))| *owner == worker)
+                .map(|(partition, _)| partition.clone())
+                .collect();
+            self.consumer.resume(&paused)?;
+        }
+        Ok(())
+    }
+
+    /// Hands assigned and rewound partitions to workers, from their committed offsets on.
+    async fn hand_over(&mut self) -> Result<(), StreamsError> {
+        let group = self.consumer.group_metadata()?;
+        let (assigned, rewound) = {
+            let mut state = self.ownership.lock();
+            let assigned = std::mem::take(&mut state.assigned);
+            let (ready, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.rewinding)
+                .into_iter()
+                .partition(|r| r.stale_generation.is_none_or(|stale| stale != group.generation_id));
+            state.rewinding = later;
+            let ready: Vec<TopicPartition> = ready
+                .into_iter()
+                .flat_map(|rewind| rewind.partitions)
+                .filter(|partition| state.owners.contains_key(partition))
+                .collect();
+            (assigned, ready)
+        };
+        if assigned.is_empty() && rewound.is_empty() {
+            return Ok(());
+        }
+        let partitions: Vec<TopicPartition> = assigned.into_iter().chain(rewound).collect();
+        // Waits until no transaction has an undecided offset there (require_stable): what the predecessor of this
+        // owner had under way is decided before the first record is read.
+        let committed = self.consumer.committed(&partitions).await?;
+        let mut handovers: BTreeMap<usize, Vec<Handover>> = BTreeMap::new();
+        for partition in partitions {
+            let found = committed.get(&partition).and_then(Option::as_ref);
+            match found {
+                Some(found) => self.consumer.seek(&partition, found.offset)?,
+                None => self.consumer.seek_to_beginning(&partition)?,
+            }
+            let stream_time = found
+                .and_then(|found| Metadata::decode(&found.metadata))
+                .map_or(-1, |metadata| metadata.stream_time);
+            let (worker, session) = self.own(&partition);
+            handovers.entry(worker).or_default().push(Handover { partition, session, stream_time });
+        }
+        for (worker, handovers) in handovers {
+            if let Some(queue) = self.waiting.get_mut(worker) {
+                queue.retain(|batch| {
+                    !handovers.iter().any(|h| h.partition == batch.records.topic_partition)
+                });
+            }
+            if let Some(handle) = self.workers.get(worker) {
+                let _ = handle.control.send(Control::Assigned { handovers, group: group.clone() });
+            }
+            self.resume(worker)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the partition a new session, with its worker where it has one, else with the next in turn.
+    fn own(&mut self, partition: &TopicPartition) -> (usize, u64) {
+        let mut state = self.ownership.lock();
+        let worker = state.owners.get(partition).map_or_else(
+            || {
+                let worker = self.next_worker % self.workers.len();
+                self.next_worker += 1;
+                worker
+            },
+            |(worker, _)| *worker,
+        );
+        self.next_session += 1;
+        state.owners.insert(partition.clone(), (worker, self.next_session));
+        (worker, self.next_session)
+    }
+}
+
+/// Waits until a worker with waiting batches has room; for ever where no batch waits.
+async fn first_room<'a>(
+    workers: &'a [WorkerHandle],
+    waiting: &[VecDeque<Batch>],
+) -> (usize, Option<mpsc::Permit<'a, Batch>>) {
+    let full = workers
+        .iter()
+        .zip(waiting)
+        .enumerate()
+        .filter(|(_, (_, queue))| !queue.is_empty())
+        .map(|(at, (worker, _))| Box::pin(async move { (at, worker.records.reserve().await.ok()) }));
+    let full: Vec<_> = full.collect();
+    if full.is_empty() {
+        return std::future::pending().await;
+    }
+    futures::future::select_all(full).await.0
+}

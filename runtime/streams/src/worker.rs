@@ -1,0 +1,500 @@
+//! A worker: it owns tasks, sends records through them, and commits.
+//!
+//! ```text
+//!  reader ──control──▶ worker ──outputs──▶ producer
+//!         ──records──▶   │
+//!         ◀──rewind──────┘ (after an abort: back to the committed offsets)
+//! ```
+//!
+//! Invariants: control goes before records; a batch of an older session is dropped; outputs are sent after their record
+//! was processed whole; nothing of a partition is committed after it was given away.
+//! Never: fetches, heartbeats, or waits for anything but the producer while it holds a record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_client::consumer::{Consumer, PartitionRecords};
+use millstream_client::{GroupMetadata, OffsetAndMetadata, Producer};
+use millstream_protocol::TopicPartition;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::commit::{Open, Rewind};
+use crate::config::{Guarantee, StreamsConfig};
+use crate::error::StreamsError;
+use crate::poison::{PoisonPolicy, error_headers};
+use crate::progress::ProgressLog;
+use crate::record::SourceRecord;
+use crate::task::{GlobalStores, Outcome, Task, TaskEvent, TaskId};
+use crate::topology::Topology;
+
+/// A partition as it is handed to a worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Handover {
+    pub(crate) partition: TopicPartition,
+    /// Numbers the hand-overs of a partition; batches carry it.
+    pub(crate) session: u64,
+    /// Stream time of the last commit.
+    pub(crate) stream_time: i64,
+}
+
+/// What the reader tells a worker, ahead of any records.
+#[derive(Debug)]
+pub(crate) enum Control {
+    /// These partitions are the worker's, under this membership.
+    Assigned { handovers: Vec<Handover>, group: GroupMetadata },
+    /// Commit what was processed of these, then give them up and answer.
+    Revoked { partitions: Vec<TopicPartition>, done: oneshot::Sender<()> },
+    /// These are somebody else's already: forget what was not committed.
+    Lost { partitions: Vec<TopicPartition> },
+    /// Commit everything and end.
+    Stop,
+}
+
+/// Records of one partition, under the session in which they were fetched.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) session: u64,
+    pub(crate) records: PartitionRecords,
+}
+
+struct Owned {
+    session: u64,
+    task: Task,
+}
+
+pub(crate) struct Worker {
+    pub(crate) config: Arc<StreamsConfig>,
+    pub(crate) topology: Topology,
+    pub(crate) stores: GlobalStores,
+    pub(crate) producer: Producer,
+    pub(crate) consumer: Consumer,
+    pub(crate) control: mpsc::UnboundedReceiver<Control>,
+    pub(crate) records: mpsc::Receiver<Batch>,
+    pub(crate) rewinds: mpsc::UnboundedSender<Rewind>,
+    pub(crate) progress: ProgressLog,
+    tasks: BTreeMap<TopicPartition, Owned>,
+    group: Option<GroupMetadata>,
+    open: Open,
+    last_commit: Instant,
+    /// How many records may go into one transaction; shrinks where they do not fit into its timeout.
+    records_max: u64,
+}
+
+/// The channels between a worker and the reader.
+pub(crate) struct Channels {
+    pub(crate) control: mpsc::UnboundedReceiver<Control>,
+    pub(crate) records: mpsc::Receiver<Batch>,
+    pub(crate) rewinds: mpsc::UnboundedSender<Rewind>,
+}
+
+/// What a batch led to.
+enum Step {
+    Going,
+    /// The transaction has to be given up; the tasks start again from the last commit.
+    Abort(StreamsError),
+}
+
+impl Worker {
+    pub(crate) fn new(
+        config: Arc<StreamsConfig>,
+        topology: Topology,
+        stores: GlobalStores,
+        (producer, consumer): (Producer, Consumer),
+        channels: Channels,
+        progress: ProgressLog,
+    ) -> Self {
+        let Channels { control, records, rewinds } = channels;
+        Self {
+            config,
+            topology,
+            stores,
+            producer,
+            consumer,
+            control,
+            records,
+            rewinds,
+            progress,
+            tasks: BTreeMap::new(),
+            group: None,
+            open: Open::default(),
+            last_commit: Instant::now(),
+            records_max: u64::MAX,
+        }
+    }
+
+    /// Works until it is told to stop.
+    ///
+    /// # Errors
+    /// What ends the instance: fencing, a poison record under [`PoisonPolicy::Fail`], a failing operator, a transaction
+    /// that cannot finish within its timeout, a broker that stays away longer than the delivery timeout.
+    pub(crate) async fn run(mut self) -> Result<(), StreamsError> {
+        let outcome = self.work().await;
+        if outcome.is_err() {
+            // What is open is not committed; whoever comes next starts from the last commit.
+            let _ = self.give_up().await;
+        }
+        outcome
+    }
+
+    async fn work(&mut self) -> Result<(), StreamsError> {
+        loop {
+            let due = self.last_commit + self.config.commit_interval;
+            tokio::select! {
+                biased;
+                control = self.control.recv() => match control {
+                    None | Some(Control::Stop) => return self.commit().await,
+                    Some(control) => self.on_control(control).await?,
+                },
+                () = tokio::time::sleep_until(due), if self.open.is_dirty() => self.commit().await?,
+                batch = self.records.recv() => match batch {
+                    None => return self.commit().await,
+                    Some(batch) => self.on_batch(batch).await?,
+                },
+            }
+        }
+    }
+
+    async fn on_control(&mut self, control: Control) -> Result<(), StreamsError> {
+        match control {
+            Control::Assigned { handovers, group } => {
+                self.group = Some(group);
+                for handover in handovers {
+                    self.take_over(handover)?;
+                }
+            }
+            Control::Revoked { partitions, done } => {
+                self.commit().await?;
+                for partition in partitions {
+                    self.close(&partition)?;
+                }
+                // The reader may have given up waiting; the partitions are closed all the same.
+                let _ = done.send(());
+            }
+            Control::Lost { partitions } => {
+                let touched = partitions.iter().any(|p| self.open.touches(p));
+                for partition in &partitions {
+                    self.close(partition)?;
+                }
+                if touched {
+                    self.abort_and_rewind(None).await?;
+                }
+            }
+            Control::Stop => {}
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, handover: Handover) -> Result<(), StreamsError> {
+        let Handover { partition, session, stream_time } = handover;
+        let sources = &self.topology.inner.sources;
+        let Some(subtopology) = sources.iter().position(|s| s.topic == partition.topic) else {
+            return Err(StreamsError::Bug {
+                what: format!("{partition} was assigned, the topology does not read it"),
+            });
+        };
+        let Some(source) = sources.get(subtopology) else { return Ok(()) };
+        let chain = (source.chain)(&self.stores);
+        let id = TaskId { subtopology, partition: partition.partition };
+        let mut task = Task::new(id, partition.clone(), chain, stream_time);
+        task.on(TaskEvent::Assigned)?;
+        self.tasks.insert(partition, Owned { session, task });
+        Ok(())
+    }
+
+    fn close(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
+        if let Some(mut owned) = self.tasks.remove(partition) {
+            owned.task.on(TaskEvent::Closed)?;
+        }
+        Ok(())
+    }
+
+    async fn on_batch(&mut self, batch: Batch) -> Result<(), StreamsError> {
+        let partition = batch.records.topic_partition.clone();
+        let current = self.tasks.get(&partition).is_some_and(|owned| owned.session == batch.session);
+        if !current {
+            return Ok(());
+        }
+        match self.process(&partition, batch.records).await? {
+            Step::Going => {}
+            Step::Abort(cause) => {
+                tracing::warn!(%partition, %cause, "transaction given up, going back to the last commit");
+                self.abort_and_rewind(None).await?;
+            }
+        }
+        if self.config.placement == crate::Placement::Runtime {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Sends a batch through its task, committing on the way where the interval or the transaction's size asks for it.
+    async fn process(
+        &mut self,
+        partition: &TopicPartition,
+        batch: PartitionRecords,
+    ) -> Result<Step, StreamsError> {
+        let PartitionRecords { records, next_offset, .. } = batch;
+        let mut pace = Pace::new();
+        for record in records {
+            let offset = record.offset;
+            let record = SourceRecord {
+                offset,
+                timestamp: record.timestamp,
+                key: record.key,
+                value: record.value,
+                headers: record.headers,
+            };
+            if let Err(cause) = self.process_one(partition, record).await {
+                return Ok(Step::Abort(recoverable(cause)?));
+            }
+            if pace.is_check_due(self.open.records >= self.records_max) {
+                let now = Instant::now();
+                pace.checked(now);
+                self.check_timeout(partition, offset, now)?;
+                let full = self.open.records >= self.records_max;
+                if full || now >= self.last_commit + self.config.commit_interval {
+                    self.commit().await?;
+                    let kept = self.tasks.get(partition).is_some_and(|o| o.task.next_offset.is_some());
+                    if !kept {
+                        // The commit failed and the task was rewound; the rest of the batch comes again.
+                        return Ok(Step::Going);
+                    }
+                }
+            }
+        }
+        self.advance(partition, next_offset)?;
+        Ok(Step::Going)
+    }
+
+    async fn process_one(
+        &mut self,
+        partition: &TopicPartition,
+        record: SourceRecord,
+    ) -> Result<(), StreamsError> {
+        if !self.open.is_dirty() {
+            self.begin()?;
+        }
+        let Some(owned) = self.tasks.get_mut(partition) else { return Ok(()) };
+        let outcome = owned.task.process(&record)?;
+        owned.task.next_offset = Some(record.offset + 1);
+        self.open.read(partition, record.offset + 1);
+        match outcome {
+            Outcome::Processed => self.send_collected(partition).await,
+            Outcome::Poison { operator, cause } => {
+                self.on_poison(partition, record, &operator, cause).await
+            }
+        }
+    }
+
+    /// Begins a transaction: a note in the producer, no request.
+    fn begin(&mut self) -> Result<(), StreamsError> {
+        if self.config.guarantee == Guarantee::ExactlyOnce {
+            self.producer.begin()?;
+        }
+        self.open.begin(Instant::now());
+        Ok(())
+    }
+
+    /// Stage `collect` ends here: the outputs of one record go to the producer's accumulator.
+    async fn send_collected(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
+        let Some(owned) = self.tasks.get(partition) else { return Ok(()) };
+        let collector = owned.task.collector();
+        for index in 0..collector.len() {
+            let Some(output) = collector.get(index) else { break };
+            let Some(topic) = self.topology.inner.sinks.get(output.sink) else { continue };
+            self.producer
+                .enqueue(topic, None, output.key, output.value, output.headers, Some(output.timestamp))
+                .await?;
+            self.open.wrote(output.sink);
+        }
+        Ok(())
+    }
+
+    async fn on_poison(
+        &mut self,
+        partition: &TopicPartition,
+        record: SourceRecord,
+        operator: &str,
+        cause: crate::error::BoxError,
+    ) -> Result<(), StreamsError> {
+        let offset = record.offset;
+        match &self.config.poison {
+            PoisonPolicy::Fail => Err(StreamsError::Poison {
+                operator: operator.to_owned(),
+                partition: partition.clone(),
+                offset,
+                cause,
+            }),
+            PoisonPolicy::Skip => {
+                tracing::warn!(%partition, offset, operator, %cause, "poison record skipped");
+                self.open.skipped();
+                Ok(())
+            }
+            PoisonPolicy::DeadLetter(topic) => {
+                let errors =
+                    error_headers(operator, cause.as_ref(), &partition.topic, partition.partition, offset);
+                let own = record.headers.iter().map(|(name, value)| {
+                    (name.into_owned(), value.map(bytes::Bytes::copy_from_slice))
+                });
+                let headers = own
+                    .chain(errors.into_iter().map(|(name, value)| (name.to_owned(), value)))
+                    .collect();
+                let topic = Arc::clone(topic);
+                let (key, value) = (record.key.as_deref(), record.value.as_deref());
+                self.producer
+                    .enqueue(&topic, None, key, value, &headers, Some(record.timestamp))
+                    .await?;
+                self.open.wrote_dead_letter();
+                Ok(())
+            }
+        }
+    }
+
+    /// Control and aborted records at the end of a batch move the position as well: a job that stopped at the last data
+    /// record would never be seen to reach the end of its input.
+    fn advance(&mut self, partition: &TopicPartition, next_offset: i64) -> Result<(), StreamsError> {
+        let Some(owned) = self.tasks.get_mut(partition) else { return Ok(()) };
+        if owned.task.next_offset.is_none_or(|next| next < next_offset) {
+            owned.task.next_offset = Some(next_offset);
+            if !self.open.is_dirty() {
+                self.begin()?;
+            }
+            self.open.moved(partition, next_offset);
+        }
+        Ok(())
+    }
+
+    /// A transaction that outlives its timeout is aborted by the coordinator and would be tried for ever. So records are
+    /// committed in smaller pieces, and one that alone takes too long is an error that names both numbers.
+    fn check_timeout(
+        &mut self,
+        partition: &TopicPartition,
+        offset: i64,
+        now: Instant,
+    ) -> Result<(), StreamsError> {
+        let Some(took) = self.open.age(now) else { return Ok(()) };
+        let timeout = self.config.transaction_timeout;
+        if self.config.guarantee != Guarantee::ExactlyOnce || took < timeout {
+            return Ok(());
+        }
+        if self.open.records <= 1 {
+            let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+            return Err(StreamsError::TransactionTooLong {
+                partition: partition.clone(),
+                offset,
+                took_ms: ms(took),
+                timeout_ms: ms(timeout),
+            });
+        }
+        self.records_max = (self.open.records / 2).max(1);
+        Ok(())
+    }
+
+    /// Stage `commit`; see [`crate::commit`].
+    async fn commit(&mut self) -> Result<(), StreamsError> {
+        self.last_commit = Instant::now();
+        if !self.open.is_dirty() {
+            return Ok(());
+        }
+        let metadata = |partition: &TopicPartition| {
+            let stream_time =
+                self.tasks.get(partition).map_or(-1, |owned| owned.task.stream_time());
+            crate::commit::Metadata { workers: self.config.threads, stream_time }.encode()
+        };
+        let offsets: Vec<_> = self
+            .open
+            .offsets()
+            .map(|(partition, offset)| {
+                let metadata = metadata(partition);
+                (partition.clone(), OffsetAndMetadata { offset, leader_epoch: None, metadata })
+            })
+            .collect();
+        let Some(group) = &self.group else {
+            return Err(StreamsError::Bug { what: "a commit without a membership".to_owned() });
+        };
+        let committed = match self.config.guarantee {
+            Guarantee::ExactlyOnce => {
+                crate::commit::transaction(&self.producer, group, &offsets, &self.config).await
+            }
+            Guarantee::AtLeastOnce => {
+                crate::commit::flush_then_offsets(&self.producer, &self.consumer, &offsets).await
+            }
+        };
+        let ended = Instant::now();
+        match committed {
+            Ok(()) => {
+                let took = ended - self.last_commit;
+                let report = self.open.take_report(&self.topology, &self.config.poison, took);
+                self.progress.committed(report);
+                for owned in self.tasks.values_mut() {
+                    owned.task.on(TaskEvent::Committed)?;
+                }
+                Ok(())
+            }
+            Err(cause) => {
+                let stale = crate::commit::stale_generation(&cause, self.group.as_ref());
+                let cause = recoverable(cause)?;
+                tracing::warn!(%cause, "commit refused, going back to the last commit");
+                self.abort_and_rewind(stale).await
+            }
+        }
+    }
+
+    /// Aborts what is open and starts all tasks again from their last commit. With `stale_generation` the reader hands
+    /// the partitions over when the group has moved past that generation.
+    async fn abort_and_rewind(&mut self, stale_generation: Option<i32>) -> Result<(), StreamsError> {
+        self.give_up().await?;
+        self.progress.rewound();
+        let partitions: Vec<_> = self.tasks.keys().cloned().collect();
+        for partition in &partitions {
+            self.close(partition)?;
+        }
+        // Where the reader is gone the instance is stopping, and nothing is to be handed over any more.
+        let _ = self.rewinds.send(Rewind { partitions, stale_generation });
+        Ok(())
+    }
+
+    async fn give_up(&mut self) -> Result<(), StreamsError> {
+        let was_open = self.open.is_dirty();
+        self.open = Open::default();
+        if was_open && self.config.guarantee == Guarantee::ExactlyOnce {
+            self.producer.abort().await?;
+        }
+        Ok(())
+    }
+}
+
+/// An error that an abort and another try can mend is passed on as a value, any other ends the worker.
+fn recoverable(cause: StreamsError) -> Result<StreamsError, StreamsError> {
+    if cause.is_abortable() { Ok(cause) } else { Err(cause) }
+}
+
+/// How often the clock is read: every record where records are slow, every 64 where they are fast.
+struct Pace {
+    stride: u32,
+    since: u32,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    const STRIDE_MAX: u32 = 64;
+    const FAST: Duration = Duration::from_millis(1);
+
+    fn new() -> Self {
+        Self { stride: 1, since: 0, last: None }
+    }
+
+    fn is_check_due(&mut self, forced: bool) -> bool {
+        self.since += 1;
+        forced || self.since >= self.stride
+    }
+
+    fn checked(&mut self, now: Instant) {
+        let fast = self.last.is_some_and(|last| now - last < Self::FAST);
+        self.stride = if fast { (self.stride * 2).min(Self::STRIDE_MAX) } else { 1 };
+        self.since = 0;
+        self.last = Some(now);
+    }
+}
