@@ -185,8 +185,12 @@ impl Coordinator {
         release_turn: impl FnOnce(),
     ) -> JoinReply {
         let member_id = join.member_id.clone();
+        let candidate_member_id = match self.shard_of(group_id) {
+            Ok(shard) => new_member_id(node, shard, &join),
+            Err(error) => return JoinReply::refused(member_id, error),
+        };
         let join = Join {
-            candidate_member_id: new_member_id(node, &join),
+            candidate_member_id,
             ..join
         };
         let event = |token| Event::Join(Join { token, ..join });
@@ -352,11 +356,17 @@ impl Coordinator {
 /// How long the timers wait before they try again what the log has refused.
 const RETRY_MS: i64 = 1_000;
 
-/// An id that no member had before: random, and behind that the time, since a seeded source says
-/// the same again after a restart.
-fn new_member_id(node: &Node, join: &Join) -> String {
+/// An id that no member had before: random, and behind that the time and the length of the log,
+/// since a seeded source says the same again after a restart.
+fn new_member_id(node: &Node, shard: &Shard, join: &Join) -> String {
     let name = join.group_instance_id.as_deref().unwrap_or(&join.client_id);
-    format!("{name}-{:016x}{:016x}", node.random_u64(), node.now_ms())
+    let now = node.now_ms().cast_unsigned();
+    let end = shard.partition.offsets().log_end.cast_unsigned();
+    format!(
+        "{name}-{:016x}{:016x}",
+        node.random_u64(),
+        now.rotate_left(20) ^ end
+    )
 }
 
 fn view(group_id: &str, group: Option<&Group>) -> GroupView {

@@ -33,6 +33,8 @@ mod state;
 #[cfg(test)]
 mod static_tests;
 mod subscription;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub(crate) use commits::{CommitProducer, FetchedOffset, NewOffset};
