@@ -1,1 +1,1 @@
-//! Millstream's test harness and suites through public interfaces.
+//! The harness of the suites: clusters, faults, workloads and the oracle.

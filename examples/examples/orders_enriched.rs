@@ -1,0 +1,328 @@
+//! The whole product in one job: orders are joined with customers and written, with an audit trail, exactly once.
+//!
+//! `cargo run --release --example orders_enriched` starts a broker in a temporary directory, loads the bundled orders,
+//! enriches them into `orders.enriched` and `orders.audit` in one transaction a commit, and says what it did. `--help` shows
+//! how to keep the data, to run against another broker, and to let other clients in.
+//!
+//! Invariants: every record of `orders` ends in `orders.audit` or in `orders.dead-letter` exactly once, and
+//! `orders.enriched` has one record for each audited one.
+//! Never: reads a record's key; it passes through, null included.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use clap::Parser;
+use examples::load::{self, Load};
+use examples::model::{Audit, Customer, Enriched, Order};
+use examples::process::peak_rss_bytes;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millstream::Broker;
+use millstream::client::consumer::{AutoOffsetReset, Consumer};
+use millstream::client::{IntoTransport, TcpTransport, Transport};
+use millstream::prelude::{PoisonPolicy, RecordContext, Streams, StreamsBuilder, Topology, json};
+use millstream::streams::{Progress, RunningStreams, json_objects};
+use millstream::TopicPartition;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+/// Enriches orders with their customers, exactly once.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Options {
+    /// Keep the broker's data here (default: a temporary directory)
+    #[arg(long, value_name = "DIR", conflicts_with = "bootstrap")]
+    data_dir: Option<PathBuf>,
+    /// Generate this many orders from a fixed seed instead of loading the bundled ones
+    #[arg(long, value_name = "N")]
+    orders: Option<u64>,
+    /// Use the broker at this address, Millstream's or Apache Kafka, instead of the embedded one
+    #[arg(long, value_name = "HOST:PORT")]
+    bootstrap: Option<String>,
+    /// Let other clients reach the embedded broker at this address
+    #[arg(long, value_name = "127.0.0.1:PORT", conflicts_with = "bootstrap")]
+    listen: Option<SocketAddr>,
+    /// Load nothing, process what is there
+    #[arg(long)]
+    no_load: bool,
+    /// Keep running on new input until SIGINT or SIGTERM
+    #[arg(long)]
+    follow: bool,
+    /// Names the application and its consumer group
+    #[arg(long, value_name = "ID", default_value = "orders-enrichment")]
+    application_id: String,
+    /// Identity of this instance (default: <application id>-1); a second instance with it takes over
+    #[arg(long, value_name = "ID")]
+    transactional_id: Option<String>,
+    /// Time between commits
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    commit_interval_ms: u64,
+    /// Number of workers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// Write what this run committed to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+}
+
+fn topology() -> millstream::Result<Topology> {
+    let builder = StreamsBuilder::new();
+    let customers = builder.global_table("customers", json::<String, Customer>());
+    let orders = builder.stream("orders", json_objects::<Option<Bytes>, Order>());
+    orders
+        .clone()
+        .left_join_global(&customers, |_, order| order.customer_id.clone(), Enriched::new)
+        .to("orders.enriched", json());
+    orders
+        .process_values(|| {
+            |context: &RecordContext, _: &Option<Bytes>, order: Order| Audit {
+                order_id: order.order_id,
+                source_partition: context.partition(),
+                source_offset: context.offset(),
+            }
+        })
+        .to("orders.audit", json());
+    Ok(builder.build()?)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let options = Options::parse();
+    let place = Place::open(&options).await?;
+    let outcome = run(&options, &place).await;
+    if let Some(broker) = &place.broker {
+        broker.close().await?;
+    }
+    let (progress, seconds) = outcome?;
+    let summary = Summary::new(&progress, seconds);
+    summary.print(&options);
+    if let Some(file) = &options.summary {
+        std::fs::write(file, serde_json::to_vec_pretty(&summary)?)
+            .with_context(|| format!("the summary could not be written to {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// The broker that the job runs against, and what keeps it there.
+struct Place {
+    transport: Arc<dyn Transport>,
+    broker: Option<Broker>,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    async fn open(options: &Options) -> anyhow::Result<Self> {
+        if let Some(bootstrap) = &options.bootstrap {
+            let transport: Arc<dyn Transport> = Arc::new(TcpTransport::new(bootstrap));
+            return Ok(Self { transport, broker: None, _temporary: None });
+        }
+        let temporary = match &options.data_dir {
+            Some(_) => None,
+            None => Some(tempfile::tempdir().context("no temporary directory can be made")?),
+        };
+        let directory = options.data_dir.as_deref().or(temporary.as_ref().map(tempfile::TempDir::path));
+        let directory = directory.context("there is always a directory")?;
+        let broker = Broker::open(directory).await?;
+        if let Some(listen) = options.listen {
+            say(&format!("listening on {}", broker.listen(listen).await?));
+        }
+        let transport = broker.into_transport();
+        Ok(Self { transport, broker: Some(broker), _temporary: temporary })
+    }
+}
+
+async fn run(options: &Options, place: &Place) -> anyhow::Result<(Progress, f64)> {
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let job = async {
+        load::create_topics(&place.transport).await?;
+        let transactional_id = options
+            .transactional_id
+            .clone()
+            .unwrap_or_else(|| format!("{}-1", options.application_id));
+        if !options.no_load {
+            load_orders(options, place, &transactional_id).await?;
+        }
+        let ends = ends(&place.transport).await?;
+        let started = Instant::now();
+        let running = Streams::new(&options.application_id, topology()?)
+            .connect(&place.transport)
+            .transactional_id(transactional_id.clone())
+            .group_instance_id(transactional_id)
+            .commit_interval(Duration::from_millis(options.commit_interval_ms))
+            .threads(options.threads)
+            .poison(PoisonPolicy::dead_letter("orders.dead-letter"))
+            .start()
+            .await?;
+        anyhow::Ok((running, ends, started))
+    };
+    let (mut running, ends, started) = tokio::select! {
+        biased;
+        _ = interrupt.recv() => anyhow::bail!("interrupted while starting"),
+        _ = terminate.recv() => anyhow::bail!("terminated while starting"),
+        started = job => started?,
+    };
+    let followed = tokio::select! {
+        biased;
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        outcome = work(&mut running, &ends, options.follow) => outcome,
+    };
+    // The instance's own error says more than a wait that was cut short by it.
+    let progress = running.stop().await?;
+    followed?;
+    let seconds = started.elapsed().as_secs_f64();
+    if !options.follow {
+        print_some(&place.transport).await?;
+    }
+    Ok((progress, seconds))
+}
+
+async fn load_orders(options: &Options, place: &Place, id: &str) -> anyhow::Result<()> {
+    let what = Load {
+        application_id: options.application_id.clone(),
+        transactional_id: id.to_owned(),
+        orders: options.orders,
+    };
+    let bar = bar("loading");
+    let loaded = load::load(&place.transport, &what, |topic, done, wanted| {
+        bar.set_length(wanted);
+        bar.set_position(done);
+        bar.set_message(topic.to_owned());
+    })
+    .await
+    .context("the orders could not be loaded")?;
+    bar.finish_and_clear();
+    say(&format!("loaded {loaded} orders"));
+    Ok(())
+}
+
+/// Waits for the ends, or for ever.
+async fn work(
+    running: &mut RunningStreams,
+    ends: &BTreeMap<TopicPartition, i64>,
+    follow: bool,
+) -> anyhow::Result<()> {
+    if follow {
+        running.ended().await?;
+        return Ok(());
+    }
+    let bar = bar("enriching");
+    bar.set_length(ends.values().sum::<i64>().unsigned_abs());
+    let mut every = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        tokio::select! {
+            biased;
+            done = running.committed(ends) => {
+                bar.finish_and_clear();
+                return Ok(done?);
+            }
+            _ = every.tick() => {}
+        }
+        let progress = running.progress();
+        bar.set_position(progress.committed.values().sum::<i64>().unsigned_abs());
+    }
+}
+
+/// The last stable offsets of `orders`: where the committed records end.
+async fn ends(transport: &Arc<dyn Transport>) -> anyhow::Result<BTreeMap<TopicPartition, i64>> {
+    let consumer = Consumer::builder().connect(transport).await?;
+    let count = consumer.partitions_of("orders").await?;
+    let partitions: Vec<_> = (0..count).map(|p| TopicPartition::new("orders", p)).collect();
+    let ends = consumer.end_offsets(&partitions).await?;
+    consumer.close().await?;
+    Ok(ends)
+}
+
+async fn print_some(transport: &Arc<dyn Transport>) -> anyhow::Result<()> {
+    let consumer = Consumer::builder()
+        .auto_offset_reset(AutoOffsetReset::Earliest)
+        .max_poll_records(3)
+        .connect(transport)
+        .await?;
+    consumer.assign(vec![TopicPartition::new("orders.enriched", 0)])?;
+    let polled = consumer.poll(Duration::from_secs(2)).await?;
+    for record in polled.iter().take(3) {
+        let value = record.value.as_deref().unwrap_or_default();
+        say(&format!("  {}", String::from_utf8_lossy(value)));
+    }
+    consumer.close().await?;
+    Ok(())
+}
+
+/// What one run committed.
+#[derive(Debug, serde::Serialize)]
+struct Summary {
+    orders_read: u64,
+    enriched_written: u64,
+    audit_written: u64,
+    dead_lettered: u64,
+    commits: u64,
+    seconds: f64,
+    records_per_second: f64,
+    peak_rss_bytes: u64,
+}
+
+impl Summary {
+    fn new(progress: &Progress, seconds: f64) -> Self {
+        let written = |topic: &str| progress.records_written.get(topic).copied().unwrap_or(0);
+        let orders_read = progress.records_read.get("orders").copied().unwrap_or(0);
+        Self {
+            orders_read,
+            enriched_written: written("orders.enriched"),
+            audit_written: written("orders.audit"),
+            dead_lettered: written("orders.dead-letter"),
+            commits: progress.commits,
+            seconds,
+            records_per_second: if seconds > 0.0 { orders_read as f64 / seconds } else { 0.0 },
+            peak_rss_bytes: peak_rss_bytes(),
+        }
+    }
+
+    fn print(&self, options: &Options) {
+        say(&format!(
+            "{} orders read: {} enriched, {} audited, {} dead letters, in {} commits and {:.2} s \
+             ({:.0} records/s)",
+            self.orders_read,
+            self.enriched_written,
+            self.audit_written,
+            self.dead_lettered,
+            self.commits,
+            self.seconds,
+            self.records_per_second,
+        ));
+        if options.data_dir.is_none() && options.bootstrap.is_none() {
+            say("the data was temporary; keep it with --data-dir ./data, and run again: nothing is done twice");
+        }
+    }
+}
+
+/// A bar on a terminal; nothing elsewhere, where plain lines tell the story.
+fn bar(what: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{prefix:>10} [{bar:40}] {pos}/{len} {msg}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.set_prefix(what.to_owned());
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar
+}
+
+#[expect(clippy::print_stdout, reason = "this is the program's output")]
+fn say(line: &str) {
+    println!("{line}");
+}
