@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use millstream_protocol::messages::metadata::MetadataRequestTopic;
 use millstream_protocol::messages::{MetadataRequest, MetadataResponse};
-use millstream_protocol::{ApiKey, ErrorClass, ErrorContext, Request, TopicPartition, class};
+use millstream_protocol::{ApiKey, ErrorClass, ErrorContext, Request, TopicPartition, Uuid, class};
 use tokio::time::Instant;
 
 pub use connection::{Connection, PendingResponse};
@@ -59,12 +59,8 @@ impl Lane {
     fn of(api: ApiKey) -> Self {
         match api {
             ApiKey::Fetch => Self::Fetch,
-            ApiKey::JoinGroup
-            | ApiKey::SyncGroup
-            | ApiKey::Heartbeat
-            | ApiKey::LeaveGroup
-            | ApiKey::OffsetCommit
-            | ApiKey::OffsetFetch => Self::Group,
+            // Commits and goodbyes are answered at once and must not stand behind a join.
+            ApiKey::JoinGroup | ApiKey::SyncGroup | ApiKey::Heartbeat => Self::Group,
             _ => Self::General,
         }
     }
@@ -427,6 +423,12 @@ impl Cluster {
     #[must_use]
     pub fn topic(&self, topic: &str) -> Option<TopicMetadata> {
         self.lock().metadata.topic(topic).cloned()
+    }
+
+    /// The topic's id as far as known, else zero.
+    #[must_use]
+    pub fn topic_id(&self, topic: &str) -> Uuid {
+        self.lock().metadata.topic(topic).map_or(Uuid::ZERO, |known| known.topic_id)
     }
 
     /// How many partitions a topic has, without asking.

@@ -30,6 +30,8 @@ mod protocol_blobs;
 mod read_committed;
 mod records;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use assignor::{Assignor, RebalanceProtocol};
 pub use config::{AutoOffsetReset, ConsumerBuilder, ConsumerConfig};
