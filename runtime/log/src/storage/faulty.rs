@@ -51,6 +51,7 @@ enum Operation {
         size_bytes: u64,
     },
     SyncFile {
+        path: PathBuf,
         node: NodeId,
     },
     SyncDirectory(PathBuf),
@@ -89,11 +90,13 @@ impl Operation {
                 image.file_mut(*node)?.write_at(&[bytes], *offset);
                 Ok(())
             }
-            Operation::SetLength { node, size_bytes } => {
+            Operation::SetLength {
+                node, size_bytes, ..
+            } => {
                 image.file_mut(*node)?.set_len(*size_bytes);
                 Ok(())
             }
-            Operation::SyncFile { node } => {
+            Operation::SyncFile { node, .. } => {
                 image.file_mut(*node)?.sync();
                 Ok(())
             }
@@ -143,10 +146,29 @@ pub struct CrashPoint<'trace> {
     pub operations: usize,
     /// What the last of them did; `None` before the first.
     pub last: Option<OperationKind>,
+    trace: &'trace [Operation],
     image: &'trace Image,
 }
 
 impl CrashPoint<'_> {
+    /// The last operation in words, for the message of a failed check.
+    pub fn describe_last(&self) -> String {
+        match self
+            .operations
+            .checked_sub(1)
+            .and_then(|last| self.trace.get(last))
+        {
+            None => "nothing".to_owned(),
+            Some(operation) => {
+                let mut text = format!("{operation:?}");
+                if let Some(cut) = text.char_indices().nth(160) {
+                    text.truncate(cut.0);
+                }
+                text
+            }
+        }
+    }
+
     /// What is found on the disk afterwards.
     pub fn image(&self, unsynced: Unsynced) -> MemoryStorage {
         MemoryStorage::of(self.image.after_power_cut(unsynced))
@@ -225,6 +247,7 @@ impl FaultyStorage {
                 visit(&CrashPoint {
                     operations: index,
                     last,
+                    trace: &trace,
                     image: &image,
                 });
             }
@@ -458,7 +481,10 @@ impl StorageFile for FaultyFile {
             return outcome;
         }
         if !plan.sync_is_broken.contains(&self.node) {
-            let operation = Operation::SyncFile { node: self.node };
+            let operation = Operation::SyncFile {
+                path: self.path.clone(),
+                node: self.node,
+            };
             operation.apply(&mut self.storage.inner.image())?;
             plan.trace.push(operation);
         }
