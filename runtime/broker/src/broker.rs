@@ -128,6 +128,12 @@ impl Broker {
         self.node.directory.cluster_id()
     }
 
+    /// What is inside, for tests of the coordinators.
+    #[cfg(test)]
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     /// The settings in effect.
     pub fn config(&self) -> &BrokerConfig {
         &self.node.config

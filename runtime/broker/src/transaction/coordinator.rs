@@ -440,3 +440,18 @@ async fn settle(node: &Node, pending: Pending) -> Answer {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+impl Coordinator {
+    /// Puts an idle id at an epoch that would take hours of transactions to reach.
+    pub(super) fn set_epoch_for_test(&self, transactional_id: &str, epoch: i16) {
+        let transaction = self.describe(transactional_id).expect("known");
+        self.restore(
+            transactional_id.into(),
+            Some(Transaction {
+                epoch,
+                ..transaction
+            }),
+        );
+    }
+}

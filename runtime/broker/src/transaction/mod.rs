@@ -27,6 +27,10 @@ mod verification;
 mod machine_model_tests;
 #[cfg(test)]
 mod machine_tests;
+#[cfg(test)]
+mod request_tests;
+#[cfg(test)]
+mod test_producer;
 
 pub(crate) use coordinator::Coordinator;
 pub(crate) use markers::{Marker, write_marker};
