@@ -41,7 +41,6 @@ pub(super) enum Fault {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) api: ApiKey,
-    pub(super) at: Instant,
     /// Partitions and offsets, of a Fetch.
     pub(super) fetched: Vec<(TopicPartition, i64)>,
 }

@@ -60,10 +60,6 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn member_ids(&self) -> Vec<String> {
-        self.members.keys().cloned().collect()
-    }
-
     /// Starts a rebalance: the others hear of it with their next heartbeat.
     pub(super) fn rebalance(&mut self) {
         for member in self.members.values_mut() {
@@ -232,6 +228,9 @@ impl FakeBroker {
             ..Default::default()
         };
         if let Some(code) = code {
+            if code == ErrorCode::UNKNOWN_MEMBER_ID {
+                self.group().drop_member(&request.member_id);
+            }
             return refused(code);
         }
         {
