@@ -65,7 +65,7 @@ codes! {
     INVALID_TOPIC_EXCEPTION = 17, "the topic name is invalid or reserved";
     RECORD_LIST_TOO_LARGE = 18, "the batch is larger than a log segment";
     NOT_ENOUGH_REPLICAS = 19, "fewer replicas are in sync than required";
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, "the batch was written, but to fewer replicas than required";
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, "the batch was written, but to too few replicas";
     INVALID_REQUIRED_ACKS = 21, "the value of acks is invalid";
     ILLEGAL_GENERATION = 22, "the generation is not the group's current one";
     INCONSISTENT_GROUP_PROTOCOL = 23, "the member shares no protocol with the rest of the group";
@@ -100,7 +100,7 @@ codes! {
     TRANSACTION_COORDINATOR_FENCED = 52, "a newer transaction coordinator has taken over";
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "access to the transactional id is denied";
     SECURITY_DISABLED = 54, "the broker has no security configured";
-    OPERATION_NOT_ATTEMPTED = 55, "the operation was skipped because another one of the request failed";
+    OPERATION_NOT_ATTEMPTED = 55, "the operation was skipped: another one of the request failed";
     KAFKA_STORAGE_ERROR = 56, "the broker's disk failed";
     LOG_DIR_NOT_FOUND = 57, "the broker has no such log directory";
     SASL_AUTHENTICATION_FAILED = 58, "authentication failed";
@@ -109,7 +109,7 @@ codes! {
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "delegation tokens are switched off";
     DELEGATION_TOKEN_NOT_FOUND = 62, "the delegation token is unknown";
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the delegation token belongs to somebody else";
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "delegation tokens cannot be used on this connection";
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "this connection cannot use delegation tokens";
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "access to the delegation token is denied";
     DELEGATION_TOKEN_EXPIRED = 66, "the delegation token has expired";
     INVALID_PRINCIPAL_TYPE = 67, "the kind of principal is not supported";
@@ -121,7 +121,7 @@ codes! {
     TOPIC_DELETION_DISABLED = 73, "topic deletion is switched off";
     FENCED_LEADER_EPOCH = 74, "the leader epoch of the request is older than the broker's";
     UNKNOWN_LEADER_EPOCH = 75, "the leader epoch of the request is newer than the broker's";
-    UNSUPPORTED_COMPRESSION_TYPE = 76, "the client's version cannot read the partition's compression";
+    UNSUPPORTED_COMPRESSION_TYPE = 76, "the client is too old for the compression";
     STALE_BROKER_EPOCH = 77, "the broker's epoch has changed";
     OFFSET_NOT_AVAILABLE = 78, "the new leader does not know its high watermark yet";
     MEMBER_ID_REQUIRED = 79, "the member must join again with the id it was given";
@@ -155,7 +155,7 @@ codes! {
     INELIGIBLE_REPLICA = 107, "a replica may not be in sync";
     NEW_LEADER_ELECTED = 108, "another leader was elected";
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "the offset has moved to tiered storage";
-    FENCED_MEMBER_EPOCH = 110, "the member's epoch is no longer valid; it must give up its partitions and rejoin";
+    FENCED_MEMBER_EPOCH = 110, "the member's epoch is void; it must rejoin with no partitions";
     UNRELEASED_INSTANCE_ID = 111, "the instance id is still in use by another member";
     UNSUPPORTED_ASSIGNOR = 112, "the group does not support the assignor";
     STALE_MEMBER_EPOCH = 113, "the member's epoch is outdated";
@@ -174,7 +174,7 @@ codes! {
     DUPLICATE_VOTER = 126, "the voter is in the set already";
     VOTER_NOT_FOUND = 127, "the voter is not in the set";
     INVALID_REGULAR_EXPRESSION = 128, "the regular expression is invalid";
-    REBOOTSTRAP_REQUIRED = 129, "the client's metadata is stale; it must start from its bootstrap addresses";
+    REBOOTSTRAP_REQUIRED = 129, "the metadata is stale; start from the bootstrap addresses";
     STREAMS_INVALID_TOPOLOGY = 130, "the topology is invalid";
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "the topology epoch is invalid";
     STREAMS_TOPOLOGY_FENCED = 132, "the topology epoch is outdated";

@@ -1,4 +1,4 @@
-//! Every message and version that the `kafka-protocol` crate knows: both codecs give the same bytes.
+//! Every message and version that the `kafka-protocol` crate knows: both give the same bytes.
 //!
 //! Invariants: ours -> bytes -> theirs -> bytes is the identity on bytes, and so is reading back.
 //! Never: takes our own bytes for right because we read them back.
