@@ -222,7 +222,6 @@ impl FakeBroker {
                 let mut state = self.lock();
                 state.seen.push(Seen {
                     api,
-                    at: Instant::now(),
                     fetched: Vec::new(),
                 });
                 state.faults.get_mut(&api).and_then(VecDeque::pop_front)
