@@ -12,6 +12,7 @@ pub mod config;
 pub mod consumer;
 pub mod error;
 pub mod group;
+pub mod producer;
 pub mod transport;
 
 #[cfg(test)]
@@ -26,4 +27,8 @@ pub use error::{
     UsageError,
 };
 pub use group::{GroupMetadata, OffsetAndMetadata};
+pub use producer::{
+    Acks, Delivery, EnqueueError, Enqueued, Producer, ProducerBuilder, ProducerConfig,
+    ProducerRecord, RecordMetadata,
+};
 pub use transport::{BrokerAddress, FrameConnection, IntoTransport, TcpTransport, Transport};

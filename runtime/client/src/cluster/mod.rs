@@ -428,7 +428,10 @@ impl Cluster {
     /// The topic's id as far as known, else zero.
     #[must_use]
     pub fn topic_id(&self, topic: &str) -> Uuid {
-        self.lock().metadata.topic(topic).map_or(Uuid::ZERO, |known| known.topic_id)
+        self.lock()
+            .metadata
+            .topic(topic)
+            .map_or(Uuid::ZERO, |known| known.topic_id)
     }
 
     /// How many partitions a topic has, without asking.
