@@ -8,7 +8,7 @@ use crate::Clock;
 use crate::sync_loop::SyncLoop;
 use bytes::Bytes;
 use millstream_log::{AppendError, AppendOrigin, Appended, LogOffsets, PartitionLog};
-use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
+use millstream_protocol::{ErrorCode, TopicPartition};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::Notify;
@@ -17,7 +17,6 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Partition {
     name: TopicPartition,
-    topic_id: Uuid,
     log: Arc<PartitionLog>,
     sync: Arc<SyncLoop>,
     clock: Clock,
@@ -42,14 +41,12 @@ impl Partition {
     /// Wraps a log and listens to it from now on.
     pub(crate) fn new(
         name: TopicPartition,
-        topic_id: Uuid,
         log: Arc<PartitionLog>,
         sync: Arc<SyncLoop>,
         clock: Clock,
     ) -> Arc<Self> {
         let partition = Arc::new(Self {
             name,
-            topic_id,
             log,
             sync,
             clock,
@@ -67,11 +64,6 @@ impl Partition {
     /// Topic and number.
     pub(crate) fn name(&self) -> &TopicPartition {
         &self.name
-    }
-
-    /// The topic's id.
-    pub(crate) fn topic_id(&self) -> Uuid {
-        self.topic_id
     }
 
     /// The log itself, for reads and look-ups. Append through [`Partition::append`].
@@ -105,18 +97,6 @@ impl Partition {
         Registration {
             partition: self.clone(),
             waiter: waiter.clone(),
-        }
-    }
-
-    /// Waits until `reached` is true of the offsets. Cancellation-safe.
-    pub(crate) async fn wait_change(self: &Arc<Self>, reached: impl Fn(LogOffsets) -> bool) {
-        if reached(self.offsets()) {
-            return;
-        }
-        let waiter = Arc::new(Notify::new());
-        let _registration = self.register(&waiter);
-        while !reached(self.offsets()) {
-            waiter.notified().await;
         }
     }
 }

@@ -99,7 +99,7 @@ impl PartitionTable {
         let name: Arc<str> = Arc::from(&*topic.name);
         let partitions = topic.partitions.into_iter().zip(0..).map(|(log, index)| {
             let partition = TopicPartition::new(name.clone(), index);
-            Partition::new(partition, topic.id, log, self.sync.clone(), self.clock)
+            Partition::new(partition, log, self.sync.clone(), self.clock)
         });
         let entry = Arc::new(TopicEntry {
             name: name.clone(),

@@ -9,4 +9,5 @@ mod cost;
 mod data_path;
 mod durability;
 pub(crate) mod harness;
+mod read_committed;
 mod topics;
