@@ -4,12 +4,13 @@
 //! dropped, the background tasks end and nothing is committed or left in order (`close` does).
 //! Never: waits for a broker in a function that is not async.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use millstream_protocol::{ErrorCode, TopicPartition};
+use millstream_protocol::TopicPartition;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -18,12 +19,8 @@ use super::core::Core;
 use super::error::ConsumerError;
 use super::fetcher;
 use super::listener::{RebalanceListener, Silent};
-use super::lookup::{OffsetAndTimestamp, end_as_timestamp, list_offsets};
 use super::membership::{Ask, Group};
-use super::offsets::{self, CommitFailure};
-use super::positions::{LogEnd, Position};
 use super::records::ConsumerRecords;
-use crate::group::{GroupMetadata, OffsetAndMetadata};
 use crate::transport::IntoTransport;
 
 /// Reads records of topics.
@@ -44,6 +41,8 @@ pub(super) struct Inner {
     pub(super) mode: Mutex<Mode>,
     /// One poll at a time.
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// Set while somebody wants the turn for good: polls end early.
+    pub(super) interrupt: AtomicBool,
     /// A duty that a dropped poll left unfinished.
     pub(super) duty: Mutex<DutySlot>,
     pub(super) auto_commit_at: Mutex<Instant>,
@@ -125,6 +124,7 @@ impl ConsumerBuilder {
             group,
             mode: Mutex::new(Mode::Idle),
             turn: tokio::sync::Mutex::new(()),
+            interrupt: AtomicBool::new(false),
             duty: Mutex::new(DutySlot::default()),
             auto_commit_at: Mutex::new(auto_commit_at),
         });
@@ -255,7 +255,7 @@ impl Consumer {
             _ => None,
         };
         if let (Some(listener), Some(group)) = (listener, &self.inner.group) {
-            let _turn = self.inner.turn.lock().await;
+            let _turn = self.take_turn().await;
             self.finish_duty(group).await;
             let owned: Vec<TopicPartition> = group.lock().owned.iter().cloned().collect();
             if !owned.is_empty() {
@@ -331,296 +331,6 @@ impl Consumer {
         }
     }
 
-    /// The offset of the next record that `poll` will hand out. `None` while it is being looked
-    /// up, and for a partition that is not assigned.
-    #[must_use]
-    pub fn position(&self, partition: &TopicPartition) -> Option<i64> {
-        self.inner.core.positions().position(partition)
-    }
-
-    /// All known positions: what [`Consumer::commit`] would commit.
-    #[must_use]
-    pub fn positions(&self) -> Vec<(TopicPartition, i64)> {
-        self.inner.core.positions().all()
-    }
-
-    /// How far the partition's end is ahead, as the last fetch saw it: the last stable offset for
-    /// readers of committed data, else the high watermark. `None` before the first fetch.
-    #[must_use]
-    pub fn lag(&self, partition: &TopicPartition) -> Option<i64> {
-        let positions = self.inner.core.positions();
-        let offsets = positions.offsets(partition)?;
-        let end = match self.inner.core.config.isolation {
-            super::Isolation::ReadCommitted => offsets.last_stable,
-            super::Isolation::ReadUncommitted => offsets.high_watermark,
-        };
-        Some((end - positions.position(partition)?).max(0))
-    }
-
-    fn restart(&self, partition: &TopicPartition, to: Position) -> Result<(), ConsumerError> {
-        if !self.inner.core.positions().restart(partition, to) {
-            return Err(ConsumerError::NotAssigned {
-                topic_partition: partition.clone(),
-            });
-        }
-        self.inner.core.for_fetcher.notify_one();
-        Ok(())
-    }
-
-    /// Goes on at `offset`. Records that were fetched already are dropped.
-    ///
-    /// # Errors
-    /// Where the partition is not assigned.
-    pub fn seek(&self, partition: &TopicPartition, offset: i64) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::At(offset.max(0)))
-    }
-
-    /// Goes on at the first record of the log.
-    ///
-    /// # Errors
-    /// Where the partition is not assigned.
-    pub fn seek_to_beginning(&self, partition: &TopicPartition) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::Resetting(LogEnd::Earliest))
-    }
-
-    /// Goes on behind the last record that may be seen.
-    ///
-    /// # Errors
-    /// Where the partition is not assigned.
-    pub fn seek_to_end(&self, partition: &TopicPartition) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::Resetting(LogEnd::Latest))
-    }
-
-    /// Goes back to the committed offset, or to where the reset policy says: what an aborted
-    /// transaction asks for.
-    ///
-    /// # Errors
-    /// Where the partition is not assigned.
-    pub fn seek_to_committed(&self, partition: &TopicPartition) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::Unset)
-    }
-
-    /// Holds the partitions back: `poll` hands out none of their records and nothing more is
-    /// fetched. What is fetched already stays ready. Cheap: takes one lock.
-    ///
-    /// # Errors
-    /// Where a partition is not assigned; those before it are paused.
-    pub fn pause(&self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
-        self.set_paused(partitions, true)
-    }
-
-    /// Lets paused partitions go on.
-    ///
-    /// # Errors
-    /// Where a partition is not assigned; those before it go on.
-    pub fn resume(&self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
-        self.set_paused(partitions, false)?;
-        self.inner.core.for_poll.notify_one();
-        self.inner.core.for_fetcher.notify_one();
-        Ok(())
-    }
-
-    fn set_paused(&self, partitions: &[TopicPartition], paused: bool) -> Result<(), ConsumerError> {
-        let mut positions = self.inner.core.positions();
-        for partition in partitions {
-            if !positions.set_paused(partition, paused) {
-                return Err(ConsumerError::NotAssigned {
-                    topic_partition: partition.clone(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// The partitions that are held back.
-    #[must_use]
-    pub fn paused(&self) -> Vec<TopicPartition> {
-        self.inner.core.positions().paused().cloned().collect()
-    }
-
-    /// Who this consumer is in its group, for [`Producer::send_offsets`]. Take it after the poll
-    /// whose records are committed and before the next one.
-    ///
-    /// # Errors
-    /// Without a group id.
-    ///
-    /// [`Producer::send_offsets`]: crate
-    pub fn group_metadata(&self) -> Result<GroupMetadata, ConsumerError> {
-        self.group("group_metadata()").map(|group| group.metadata())
-    }
-
-    /// Commits the positions of all partitions, and waits for the coordinator's answer.
-    ///
-    /// # Errors
-    /// See [`Consumer::commit_offsets`].
-    pub async fn commit(&self) -> Result<(), ConsumerError> {
-        let offsets: Vec<(TopicPartition, OffsetAndMetadata)> = self
-            .positions()
-            .into_iter()
-            .map(|(partition, offset)| (partition, offset.into()))
-            .collect();
-        self.commit_offsets(&offsets).await
-    }
-
-    /// Commits these offsets (each that of the next record to read), and waits for the
-    /// coordinator's answer, at most for `default.api.timeout.ms`. Not part of any transaction.
-    ///
-    /// Dropping the future leaves it open whether the offsets are committed.
-    ///
-    /// # Errors
-    /// [`ConsumerError::CommitFenced`] where the member has lost its place, and
-    /// [`ConsumerError::CommitDuringRebalance`] while the group rebalances: nothing was committed
-    /// then. [`ConsumerError::Timeout`] leaves it open. Others name what was refused.
-    pub async fn commit_offsets(
-        &self,
-        offsets: &[(TopicPartition, OffsetAndMetadata)],
-    ) -> Result<(), ConsumerError> {
-        let group = self.group("commit()")?;
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        let member = group.metadata();
-        let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
-        let fenced = |code| ConsumerError::CommitFenced {
-            group: member.group_id.clone(),
-            generation: member.generation_id,
-            code,
-        };
-        if let Some(failed) = group.lock().failed.clone() {
-            return Err(failed);
-        }
-        if subscribed && member.generation_id < 0 {
-            return Err(fenced(ErrorCode::UNKNOWN_MEMBER_ID));
-        }
-        let member = if subscribed {
-            member.clone()
-        } else {
-            outside(&member)
-        };
-        let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
-            offsets.iter().cloned().collect();
-        let patience = self.inner.core.config.default_api_timeout;
-        match offsets::commit(&self.inner.core.cluster, &member, &offsets, patience).await {
-            Ok(()) => Ok(()),
-            Err(CommitFailure::Other(error)) => Err(error),
-            Err(CommitFailure::Membership(code)) => {
-                group.ask(Ask::CommitRefused {
-                    code,
-                    generation_id: member.generation_id,
-                    member_id: member.member_id.clone(),
-                });
-                Err(match code {
-                    ErrorCode::REBALANCE_IN_PROGRESS => ConsumerError::CommitDuringRebalance {
-                        group: member.group_id.clone(),
-                    },
-                    ErrorCode::FENCED_INSTANCE_ID => ConsumerError::InstanceFenced {
-                        group: member.group_id.clone(),
-                        instance: member.group_instance_id.clone().unwrap_or_default(),
-                        member_id: member.member_id.clone(),
-                    },
-                    code => fenced(code),
-                })
-            }
-        }
-    }
-
-    /// The group's committed offsets; `None` where there is none. Offsets that an open transaction
-    /// is about to commit are waited for, at most for `default.api.timeout.ms`.
-    ///
-    /// # Errors
-    /// Without a group id, where they stay undecided, and where the coordinator refuses.
-    pub async fn committed(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, ConsumerError> {
-        let group = self.group("committed(..)")?;
-        let core = &self.inner.core;
-        let patience = core.config.default_api_timeout;
-        offsets::fetch_committed(&core.cluster, &group.group_id, partitions, patience).await
-    }
-
-    async fn log_ends(
-        &self,
-        call: &'static str,
-        partitions: &[TopicPartition],
-        end: LogEnd,
-    ) -> Result<BTreeMap<TopicPartition, i64>, ConsumerError> {
-        let core = &self.inner.core;
-        let questions = partitions
-            .iter()
-            .map(|p| (p.clone(), end_as_timestamp(end)))
-            .collect();
-        let patience = core.config.default_api_timeout;
-        let found = list_offsets(
-            &core.cluster,
-            call,
-            core.config.isolation,
-            questions,
-            patience,
-        )
-        .await?;
-        Ok(found
-            .into_iter()
-            .map(|(partition, found)| (partition, found.map_or(0, |found| found.offset)))
-            .collect())
-    }
-
-    /// Where the logs end for this consumer: the last stable offsets for a reader of committed
-    /// data, else the high watermarks.
-    ///
-    /// # Errors
-    /// Where a leader does not answer within `default.api.timeout.ms`, or refuses.
-    pub async fn end_offsets(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, i64>, ConsumerError> {
-        self.log_ends("end_offsets(..)", partitions, LogEnd::Latest)
-            .await
-    }
-
-    /// Where the logs begin.
-    ///
-    /// # Errors
-    /// As [`Consumer::end_offsets`].
-    pub async fn beginning_offsets(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, i64>, ConsumerError> {
-        self.log_ends("beginning_offsets(..)", partitions, LogEnd::Earliest)
-            .await
-    }
-
-    /// The first record of each partition at or after a time in milliseconds since 1970; `None`
-    /// where no record is that young.
-    ///
-    /// # Errors
-    /// As [`Consumer::end_offsets`].
-    pub async fn offsets_for_times(
-        &self,
-        times: &[(TopicPartition, i64)],
-    ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndTimestamp>>, ConsumerError> {
-        let core = &self.inner.core;
-        let patience = core.config.default_api_timeout;
-        let questions = times.to_vec();
-        let isolation = core.config.isolation;
-        list_offsets(
-            &core.cluster,
-            "offsets_for_times(..)",
-            isolation,
-            questions,
-            patience,
-        )
-        .await
-    }
-
-    /// How many partitions a topic has, asking where it is not known.
-    ///
-    /// # Errors
-    /// Where no broker answers in time, or refuses the topic.
-    pub async fn partitions_of(&self, topic: &str) -> Result<i32, ConsumerError> {
-        Ok(self.inner.core.cluster.partitions_of(topic).await?)
-    }
-
     /// Waits at most `max_wait` for records and hands out at most `max.poll.records` of them. May
     /// return earlier without a record: where partitions moved over control or aborted records
     /// only (`partitions` says how far).
@@ -634,9 +344,4 @@ impl Consumer {
     pub async fn poll(&self, max_wait: Duration) -> Result<ConsumerRecords, ConsumerError> {
         self.poll_until(Instant::now() + max_wait).await
     }
-}
-
-/// The identity of commits from outside the group's membership.
-fn outside(member: &GroupMetadata) -> GroupMetadata {
-    GroupMetadata::without_membership(member.group_id.clone())
 }

@@ -104,6 +104,11 @@ impl FetchedPartition {
                 if !self.open_next()? {
                     return Ok(());
                 }
+                let records = self
+                    .current
+                    .as_ref()
+                    .map_or(0, |batch| batch.records.remaining());
+                out.reserve(records.min(left));
                 continue;
             };
             let (from, before) = (self.next_offset, batch.next_offset);

@@ -99,15 +99,13 @@ pub(crate) async fn list_offsets_once(
     answers
 }
 
-async fn ask_leader(
-    cluster: &Cluster,
-    leader: NodeId,
+fn request(
     isolation: Isolation,
-    questions: Vec<(TopicPartition, i64)>,
+    questions: &[(TopicPartition, i64)],
     timeout: Duration,
-) -> Answers {
+) -> ListOffsetsRequest {
     let mut topics: BTreeMap<Arc<str>, Vec<ListOffsetsPartition>> = BTreeMap::new();
-    for (partition, timestamp) in &questions {
+    for (partition, timestamp) in questions {
         topics
             .entry(partition.topic.clone())
             .or_default()
@@ -117,7 +115,7 @@ async fn ask_leader(
                 ..Default::default()
             });
     }
-    let request = ListOffsetsRequest {
+    ListOffsetsRequest {
         replica_id: -1,
         isolation_level: isolation.level(),
         topics: topics
@@ -128,7 +126,17 @@ async fn ask_leader(
             })
             .collect(),
         timeout_ms: i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX),
-    };
+    }
+}
+
+async fn ask_leader(
+    cluster: &Cluster,
+    leader: NodeId,
+    isolation: Isolation,
+    questions: Vec<(TopicPartition, i64)>,
+    timeout: Duration,
+) -> Answers {
+    let request = request(isolation, &questions, timeout);
     let response = match cluster.request(leader, request, timeout).await {
         Ok(response) => response,
         Err(error) => {

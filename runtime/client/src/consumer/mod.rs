@@ -13,11 +13,13 @@
 //! Never: commits by itself unless `enable_auto_commit` is set.
 
 pub mod assignor;
+mod commit;
 mod config;
 #[expect(clippy::module_inception, reason = "file, noun and main type agree")]
 mod consumer;
 mod core;
 mod error;
+mod fetch_request;
 mod fetched;
 mod fetcher;
 mod listener;
@@ -29,6 +31,7 @@ mod positions;
 mod protocol_blobs;
 mod read_committed;
 mod records;
+mod seek;
 mod stream;
 #[cfg(test)]
 mod tests;

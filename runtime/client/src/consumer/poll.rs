@@ -5,6 +5,7 @@
 //! Never: fetches; it waits for the fetcher's bell.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use futures::future::BoxFuture;
@@ -49,8 +50,13 @@ impl Consumer {
         let core = &self.inner.core;
         // Taken before the turn, so that the wait for another poll counts as polling too.
         let _polling = self.inner.group.as_ref().map(Group::polling);
-        let _turn = self.inner.turn.lock().await;
+        let Ok(_turn) = tokio::time::timeout_at(deadline, self.inner.turn.lock()).await else {
+            return Ok(ConsumerRecords::default());
+        };
         loop {
+            if self.inner.interrupt.load(Ordering::Relaxed) {
+                return Ok(ConsumerRecords::default());
+            }
             let listener = match &*self.mode() {
                 Mode::Closed => return Err(ConsumerError::Closed),
                 Mode::Idle => return Err(ConsumerError::NoPartitions),
@@ -68,9 +74,20 @@ impl Consumer {
             }
             let rung = core.for_poll.notified();
             if tokio::time::timeout_at(deadline, rung).await.is_err() {
+                // A poll that may not wait still lets the background tasks run.
+                tokio::task::yield_now().await;
                 return Ok(ConsumerRecords::default());
             }
         }
+    }
+
+    /// Waits for the turn, ending the poll that has it.
+    pub(super) async fn take_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.interrupt.store(true, Ordering::Relaxed);
+        self.inner.core.for_poll.notify_one();
+        let turn = self.inner.turn.lock().await;
+        self.inner.interrupt.store(false, Ordering::Relaxed);
+        turn
     }
 
     /// Brings to its end what a dropped poll has begun.

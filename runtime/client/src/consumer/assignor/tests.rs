@@ -342,9 +342,12 @@ proptest! {
         let given = Range.assign(&partitions, &members).unwrap();
         check_exact(&partitions, &members, &given);
         for topic in partitions.keys() {
+            let wants = |share: &&MemberAssignment| {
+                members.iter().any(|m| m.member_id == share.member_id && m.topics.contains(topic))
+            };
             let held: Vec<usize> = given
                 .iter()
-                .filter(|s| members.iter().any(|m| m.member_id == s.member_id && m.topics.contains(topic)))
+                .filter(wants)
                 .map(|s| s.partitions.iter().filter(|p| p.topic == *topic).count())
                 .collect();
             if let (Some(most), Some(least)) = (held.iter().max(), held.iter().min()) {

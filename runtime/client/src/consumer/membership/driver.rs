@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::assignor::RebalanceProtocol;
+use super::super::config::ConsumerConfig;
 use super::super::core::Core;
 use super::super::error::ConsumerError;
 use super::super::protocol_blobs::assignment_from_bytes;
@@ -395,10 +396,7 @@ impl Driver {
         None
     }
 
-    fn fail(
-        &mut self,
-        error: impl FnOnce(String, &super::super::config::ConsumerConfig, &Identity) -> ConsumerError,
-    ) {
+    fn fail(&mut self, error: impl FnOnce(String, &ConsumerConfig, &Identity) -> ConsumerError) {
         let group = self.group.group_id.clone();
         let error = error(group, &self.core.config, self.machine.identity());
         tracing::warn!(group = %self.group.group_id, %error, "the member has failed");

@@ -549,3 +549,63 @@ async fn a_dropped_consumer_leaves_no_task_behind() {
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(broker.count(ApiKey::Fetch), fetches);
 }
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_a_poll_that_waits_and_a_second_poll_waits_no_longer_than_it_may() {
+    let broker = FakeBroker::new(&[("a", 1)]);
+    let consumer = connect(&broker, Consumer::builder().group_id("g")).await;
+    consumer.subscribe(["a"]).unwrap();
+    let first = consumer.clone();
+    let waiting = tokio::spawn(async move { first.poll(600 * SECOND).await });
+    tokio::time::sleep(SECOND).await;
+    let start = Instant::now();
+    assert!(consumer.poll(2 * SECOND).await.unwrap().is_empty());
+    assert_eq!(start.elapsed(), 2 * SECOND);
+    consumer.close().await.unwrap();
+    assert!(start.elapsed() < 3 * SECOND);
+    assert!(waiting.await.unwrap().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn polls_that_do_not_wait_get_records_as_well() {
+    let broker = FakeBroker::new(&[("a", 1)]);
+    broker.with("a", 0, |log| log.write(&["x"]));
+    let consumer = connect(&broker, Consumer::builder()).await;
+    consumer.assign(vec![tp("a", 0)]).unwrap();
+    for _ in 0..1_000 {
+        if !consumer.poll(Duration::ZERO).await.unwrap().is_empty() {
+            return;
+        }
+    }
+    panic!("a thousand polls without waiting saw nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_partition_is_not_held_up_by_the_long_poll_of_an_idle_one() {
+    let broker = FakeBroker::new(&[("a", 2)]);
+    let consumer = connect(&broker, Consumer::builder().max_poll_records(1)).await;
+    consumer.assign(vec![tp("a", 0), tp("a", 1)]).unwrap();
+    consumer.poll(SECOND).await.unwrap();
+    let start = Instant::now();
+    for round in 0..20 {
+        // The idle partition's fetch is in the broker when the busy one goes on.
+        consumer.pause(&[tp("a", 0)]).unwrap();
+        broker.with("a", 0, |log| log.write(&["x"]));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        consumer.resume(&[tp("a", 0)]).unwrap();
+        let asked = Instant::now();
+        assert_eq!(
+            consumer.poll(SECOND).await.unwrap().len(),
+            1,
+            "round {round}"
+        );
+        assert!(
+            asked.elapsed() < Duration::from_millis(20),
+            "round {round}: {:?}",
+            asked.elapsed()
+        );
+    }
+    // Both lanes together stay far from a busy loop.
+    let fetches = broker.count(ApiKey::Fetch);
+    assert!(fetches < 700, "{fetches} fetches in {:?}", start.elapsed());
+}
