@@ -17,7 +17,10 @@ impl OffsetAndMetadata {
     /// A position without epoch or text.
     #[must_use]
     pub fn new(offset: i64) -> Self {
-        OffsetAndMetadata { offset, ..Default::default() }
+        OffsetAndMetadata {
+            offset,
+            ..Default::default()
+        }
     }
 }
 
