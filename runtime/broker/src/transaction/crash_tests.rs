@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_log::storage::{Fault, OperationKind, Unsynced};
-use millstream_log::{AppendOrigin, FaultyStorage, MemoryStorage, Storage};
+use millstream_log::{AppendOrigin, Durability, FaultyStorage, MemoryStorage, Storage};
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::InitProducerIdRequest;
 use tokio::time::sleep;
@@ -275,6 +275,77 @@ async fn c5_producer_ids_are_never_given_again_after_a_crash() {
         broker.halt();
         storage = storage.crash();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_without_a_journal_a_block_of_ids_is_synced_before_its_first_id_is_told() {
+    let mut storage = MemoryStorage::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..3 {
+        let config = BrokerConfig {
+            durability: Durability::Os,
+            ..config()
+        };
+        let broker = Broker::open(Arc::new(storage.clone()), config)
+            .await
+            .expect("opens");
+        let mut client = Client::connect(&broker);
+        let request = InitProducerIdRequest {
+            transactional_id: None,
+            ..Default::default()
+        };
+        let answer = client.ask(5, request).await;
+        assert!(seen.insert(answer.producer_id), "round {round}: {seen:?}");
+        broker.halt();
+        storage = storage.crash();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b20_while_a_marker_cannot_be_written_nothing_joins_and_a_restart_finishes_it() {
+    let storage = FaultyStorage::new();
+    let broker = open(storage.clone()).await;
+    let mut producer = open_transaction(&broker).await;
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "out-1".to_owned(),
+        after: 0,
+        error: io::ErrorKind::StorageFull,
+    });
+    let owner = producer.identity;
+    for _ in 0..2 {
+        assert_eq!(producer.end(true).await, ErrorCode::CONCURRENT_TRANSACTIONS);
+    }
+    assert_eq!(
+        describe(&broker, "job-1").await.transaction_state,
+        "PrepareCommit"
+    );
+    let opposite = producer.end_as(5, owner, false).await.error_code;
+    assert_eq!(opposite, ErrorCode::INVALID_TXN_STATE);
+    assert_eq!(
+        producer.init(None).await,
+        ErrorCode::CONCURRENT_TRANSACTIONS
+    );
+    producer.become_producer(owner.id, owner.epoch + 1);
+    assert_eq!(
+        producer.send("out", 0, "early").await,
+        ErrorCode::CONCURRENT_TRANSACTIONS
+    );
+    broker.halt();
+
+    let broker = open(storage.crash_with(Unsynced::Lost)).await;
+    assert_eq!(
+        describe(&broker, "job-1").await.transaction_state,
+        "CompleteCommit"
+    );
+    assert_eq!(committed(&broker, "out", 0).await, ["a"]);
+    assert_eq!(committed(&broker, "out", 1).await, ["b"]);
+    producer.client = Client::connect(&broker);
+    let retried = producer.end_as(5, owner, true).await;
+    assert_eq!(
+        (retried.error_code, retried.producer_epoch),
+        (ErrorCode::NONE, owner.epoch + 1)
+    );
 }
 
 /// Whether the transaction of `out-0` and `out-1` is visible; it must not be half there.

@@ -24,6 +24,8 @@ mod timers;
 mod verification;
 
 #[cfg(test)]
+mod cost_tests;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod machine_model_tests;
