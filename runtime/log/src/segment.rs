@@ -282,6 +282,8 @@ impl Segment {
         self.bytes_since_index = 0;
         self.largest = None;
         self.first_timestamp = None;
+        // What another process wrote may not be on the disk yet.
+        self.unsynced = true;
         Ok(())
     }
 

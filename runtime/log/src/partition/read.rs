@@ -34,8 +34,6 @@ struct FileRun {
     path: PathBuf,
     start: u64,
     end: u64,
-    /// Where to go on when this part has nothing.
-    next_segment: Option<i64>,
 }
 
 /// Batches in one piece, and the offset after them.
@@ -45,10 +43,10 @@ struct Run {
 }
 
 pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResult, ReadError> {
-    let (offsets, mut plan) = {
+    let (offsets, plan) = {
         let mut state = log.lock();
         let offsets = state.offsets();
-        (offsets, state.plan(log, &request, request.offset, offsets)?)
+        (offsets, state.plan(log, &request, offsets)?)
     };
     let bound = bound_of(offsets, request.isolation);
     let mut result = ReadResult {
@@ -56,29 +54,15 @@ pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResul
         aborted: Vec::new(),
         offsets,
     };
-    let run = loop {
-        match plan {
-            Plan::Nothing => return Ok(result),
-            Plan::Tail(batches) => {
-                let Some(last) = batches.last() else {
-                    return Ok(result);
-                };
-                break Run {
-                    next_offset: last.next_offset,
-                    bytes: joined(&batches),
-                };
-            }
-            Plan::File(run) => {
-                if let Some(run) = read_run(&run, &request, bound)? {
-                    break run;
-                }
-                let Some(offset) = run.next_segment.filter(|offset| *offset < bound) else {
-                    return Ok(result);
-                };
-                plan = log.lock().plan(log, &request, offset, offsets)?;
-            }
-        }
+    let run = match plan {
+        Plan::Nothing => None,
+        Plan::Tail(batches) => batches.last().map(|last| Run {
+            next_offset: last.next_offset,
+            bytes: joined(&batches),
+        }),
+        Plan::File(run) => read_run(&run, &request, bound)?,
     };
+    let Some(run) = run else { return Ok(result) };
     assert!(
         run.next_offset <= bound,
         "invariant: nothing beyond the bound is handed out"
@@ -105,9 +89,9 @@ impl PartitionState {
         &mut self,
         log: &PartitionLog,
         request: &ReadRequest,
-        offset: i64,
         offsets: LogOffsets,
     ) -> Result<Plan, ReadError> {
+        let offset = request.offset;
         let bound = bound_of(offsets, request.isolation);
         if offset < offsets.log_start || offset > offsets.log_end {
             let (log_start, log_end) = (offsets.log_start, offsets.log_end);
@@ -127,7 +111,6 @@ impl PartitionState {
             return Ok(Plan::Tail(batches));
         }
         let index = self.segment_index(offset);
-        let next_segment = self.segments.get(index + 1).map(|next| next.base_offset());
         let Some(segment) = self.segments.get_mut(index) else {
             return Ok(Plan::Nothing);
         };
@@ -136,7 +119,6 @@ impl PartitionState {
             end: segment.size_bytes(),
             file: segment.log().clone(),
             path: segment.path().to_owned(),
-            next_segment,
         }))
     }
 
@@ -170,43 +152,40 @@ impl PartitionState {
     }
 }
 
+/// Batches from `request.offset` on. That offset lies below the bound, so a segment that has no
+/// batch for it has lost some.
 fn read_run(run: &FileRun, request: &ReadRequest, bound: i64) -> Result<Option<Run>, ReadError> {
     let mut position = run.start;
-    loop {
-        let want = (request.max_bytes.saturating_add(SLACK_BYTES) as u64).min(run.end - position);
-        let mut buffer = read_exactly(run.file.as_ref(), &run.path, position, want)?;
+    let mut want = request.max_bytes.saturating_add(SLACK_BYTES) as u64;
+    while position < run.end {
+        let left = run.end - position;
+        let mut buffer = read_exactly(run.file.as_ref(), &run.path, position, want.min(left))?;
+        let before = position;
         skip_before(run, &mut buffer, &mut position, request.offset)?;
-        let Some(first_bytes) = RecordBatch::declared_size_bytes(&buffer) else {
-            if position >= run.end {
-                return Ok(None);
-            }
-            if buffer.is_empty() || buffer.len() < RecordBatch::HEADER_BYTES {
-                // The batches before the offset filled the buffer: go on behind them.
-                if position + RecordBatch::HEADER_BYTES as u64 <= run.end && position > run.start {
-                    continue;
-                }
-            }
+        let first_bytes = RecordBatch::declared_size_bytes(&buffer).unwrap_or_default();
+        if first_bytes > 0 && buffer.len() >= first_bytes {
+            return take_batches(run, request, bound, buffer, position);
+        }
+        if first_bytes > request.max_bytes && !request.at_least_one {
+            return Ok(None);
+        }
+        if position == before && (buffer.len() as u64) < want.max(1) {
             return Err(corrupt(
                 run,
                 request.offset,
                 position,
                 "a batch is cut short",
             ));
-        };
-        if buffer.len() < first_bytes {
-            let first_too_large = first_bytes > request.max_bytes;
-            if first_too_large && !request.at_least_one {
-                return Ok(None);
-            }
-            let whole = (first_bytes as u64).min(run.end - position);
-            buffer = read_exactly(run.file.as_ref(), &run.path, position, whole)?;
-            skip_before(run, &mut buffer, &mut position, request.offset)?;
-            if buffer.is_empty() {
-                continue;
-            }
         }
-        return take_batches(run, request, bound, buffer, position);
+        // Batches before the offset filled the buffer, or the first one is larger than it.
+        want = want.max(first_bytes as u64);
     }
+    Err(corrupt(
+        run,
+        request.offset,
+        run.end,
+        "the segment has no batch for this offset",
+    ))
 }
 
 /// Passes over batches that end before `offset`.

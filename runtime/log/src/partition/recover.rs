@@ -19,18 +19,12 @@ use std::path::{Path, PathBuf};
 pub(super) fn open(setup: &PartitionSetup) -> Result<PartitionState, LogError> {
     let storage = setup.storage.as_ref();
     let directory = &setup.directory;
-    let is_new = !storage
-        .exists(directory)
-        .map_err(|error| LogError::io("look for", directory, error))?;
-    if is_new {
-        storage
-            .create_dir_all(directory)
-            .map_err(|error| LogError::io("create", directory, error))?;
-    }
+    storage
+        .create_dir_all(directory)
+        .map_err(|error| LogError::io("create", directory, error))?;
     let log_start = read_log_start(storage, directory)?;
     let segments = open_segments(storage, directory, log_start)?;
     let mut state = PartitionState::new(segments, LeaderEpochs::load(storage, directory)?);
-    state.is_new = is_new;
     state.names_changed = true;
     let opening = Opening {
         setup,
@@ -151,6 +145,7 @@ impl Opening<'_> {
 
     /// Reads the segments from `first` on, rebuilds their indexes, and cuts off what is damaged.
     fn scan(&self, state: &mut PartitionState, first: usize) -> Result<(), LogError> {
+        self.check_contiguous(state, first)?;
         let start = state.segments.get(first).map_or(0, Segment::base_offset);
         state.log_end = start;
         state.producers = replayed(self.storage, self.directory, state)?;
@@ -171,6 +166,28 @@ impl Opening<'_> {
             if let Some((position, reason)) = damage {
                 self.cut(state, index, position, reason)?;
                 break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Segments that are not scanned end where the next one begins.
+    fn check_contiguous(&self, state: &mut PartitionState, first: usize) -> Result<(), LogError> {
+        let bases: Vec<i64> = state
+            .segments
+            .iter()
+            .skip(1)
+            .map(Segment::base_offset)
+            .collect();
+        for (segment, next) in state.segments.iter_mut().zip(bases).take(first) {
+            let end = end_of(segment, self.storage)?;
+            if end != next {
+                let reason = format!("it ends at offset {end}, the next segment begins at {next}");
+                return Err(LogError::corrupt(
+                    segment.path(),
+                    segment.size_bytes(),
+                    reason,
+                ));
             }
         }
         Ok(())

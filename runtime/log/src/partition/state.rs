@@ -37,7 +37,8 @@ pub(crate) struct PartitionState {
     pub(super) unsynced: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     /// Whether names in the directory changed since it was synced.
     pub(crate) names_changed: bool,
-    pub(super) is_new: bool,
+    /// Whether the directory's own name may not be durable.
+    parent_unsynced: bool,
 }
 
 /// What a flush has to sync.
@@ -66,7 +67,7 @@ impl PartitionState {
             offline: None,
             unsynced: Vec::new(),
             names_changed: false,
-            is_new: false,
+            parent_unsynced: true,
         }
     }
 
@@ -221,7 +222,7 @@ impl PartitionState {
         if std::mem::take(&mut self.names_changed) {
             directories.push(log.directory.clone());
         }
-        if std::mem::take(&mut self.is_new) {
+        if std::mem::take(&mut self.parent_unsynced) {
             directories.push(log.directory.parent().unwrap_or(Path::new("")).to_owned());
         }
         if close {

@@ -1,0 +1,153 @@
+//! Retention and deleted records: the log start moves, and never past the last stable offset.
+
+use super::*;
+
+/// Segments of one batch each; batch n has the timestamp NOW + n * 100.
+fn segmented(changes: PartitionConfig, storage: &MemoryStorage) -> PartitionLog {
+    let config = PartitionConfig {
+        segment_bytes: 100,
+        ..changes
+    };
+    let setup = setup(Arc::new(storage.clone()), Recovery::Clean);
+    PartitionLog::open(PartitionSetup { config, ..setup }).unwrap()
+}
+
+fn filled(changes: PartitionConfig, storage: &MemoryStorage) -> PartitionLog {
+    let log = segmented(changes, storage);
+    for n in 0..6 {
+        log.put(batch_at(NOW + n * 100, 1, ProducerStamp::NONE));
+    }
+    assert_eq!(log.lock().segments.len(), 6);
+    log
+}
+
+#[test]
+fn segments_past_their_time_go_but_never_the_active_one() {
+    let storage = MemoryStorage::new();
+    let log = filled(
+        PartitionConfig {
+            retention_ms: 1_000,
+            ..config()
+        },
+        &storage,
+    );
+    assert_eq!(log.apply_retention(NOW + 1_000).unwrap(), 0);
+    assert_eq!(log.apply_retention(NOW + 1_101).unwrap(), 2);
+    assert_eq!(log.offsets().log_start, 2);
+    let request = ReadRequest {
+        offset: 1,
+        max_bytes: 1,
+        isolation: Isolation::LogEnd,
+        at_least_one: true,
+    };
+    assert_eq!(log.read(request).unwrap_err().error_code().code(), 1);
+    assert_eq!(log.apply_retention(NOW + 1_000_000).unwrap(), 3);
+    assert_eq!(log.bases(5, Isolation::LogEnd), [5]);
+    log.close().unwrap();
+    assert_eq!(clean(&storage).offsets().log_start, 5);
+}
+
+#[test]
+fn the_oldest_segments_go_when_there_is_too_much() {
+    let size = plain(1).len() as i64;
+    let bytes = PartitionConfig {
+        retention_bytes: 3 * size,
+        retention_ms: -1,
+        ..config()
+    };
+    let log = filled(bytes, &MemoryStorage::new());
+    assert_eq!(log.apply_retention(NOW).unwrap(), 3);
+    assert_eq!(log.offsets().log_start, 3);
+    assert_eq!(log.apply_retention(NOW).unwrap(), 0);
+    assert_eq!(log.size_bytes(), 3 * size as u64);
+}
+
+#[test]
+fn an_open_transaction_holds_its_segments() {
+    let log = segmented(
+        PartitionConfig {
+            retention_ms: 1_000,
+            ..config()
+        },
+        &MemoryStorage::new(),
+    );
+    log.put(plain(1));
+    log.put(batch(1, transactional(stamp(1, 0, 0))));
+    log.put(plain(1));
+    log.put(plain(1));
+    assert_eq!(log.apply_retention(NOW + 100_000).unwrap(), 1);
+    assert_eq!(log.offsets().log_start, 1);
+    assert_eq!(log.delete_records_before(4).unwrap(), Some(1));
+    log.end_transaction(1, 1, true).unwrap();
+    assert_eq!(log.apply_retention(NOW + 100_000).unwrap(), 3);
+}
+
+#[test]
+fn a_compacted_topic_keeps_its_segments() {
+    let compact = PartitionConfig {
+        retention_ms: 1,
+        delete: false,
+        compact: true,
+        ..config()
+    };
+    let log = filled(compact, &MemoryStorage::new());
+    assert_eq!(log.apply_retention(NOW + 100_000).unwrap(), 0);
+}
+
+#[test]
+fn deleted_records_stay_deleted_also_in_the_middle_of_a_segment() {
+    let storage = MemoryStorage::new();
+    let log = clean(&storage);
+    for _ in 0..3 {
+        log.put(plain(2));
+    }
+    assert_eq!(log.delete_records_before(3).unwrap(), Some(3));
+    assert_eq!(
+        log.delete_records_before(1).unwrap(),
+        Some(3),
+        "it never goes back"
+    );
+    assert_eq!(
+        log.delete_records_before(7).unwrap(),
+        None,
+        "beyond the high watermark"
+    );
+    let after_crash = unclean(&storage.fork(), 0);
+    log.close().unwrap();
+    for log in [log, after_crash, clean(&storage)] {
+        assert_eq!(log.offsets().log_start, 3);
+        assert_eq!(log.bases(3, Isolation::LogEnd), [2, 4]);
+        assert_eq!(log.offset_for_timestamp(0).unwrap(), Some((3, NOW + 1)));
+    }
+}
+
+#[test]
+fn everything_may_be_deleted_and_offsets_go_on() {
+    let storage = MemoryStorage::new();
+    let log = filled(
+        PartitionConfig {
+            retention_ms: -1,
+            ..config()
+        },
+        &storage,
+    );
+    assert_eq!(log.delete_records_before(6).unwrap(), Some(6));
+    assert!(log.bases(6, Isolation::LogEnd).is_empty());
+    log.close().unwrap();
+    let log = clean(&storage);
+    assert_eq!(log.offsets().log_start, 6);
+    assert_eq!(log.put(plain(1)).base_offset, 6);
+}
+
+#[test]
+fn silent_producers_are_forgotten() {
+    let log = log_with(PartitionConfig {
+        producer_id_expiration_ms: 1_000,
+        ..config()
+    });
+    log.put(batch(1, stamp(1, 0, 0)));
+    log.apply_retention(NOW + 999).unwrap();
+    assert!(log.producer(1).is_some());
+    log.apply_retention(NOW + 1_000).unwrap();
+    assert!(log.producer(1).is_none());
+}
