@@ -51,7 +51,6 @@ enum Operation {
         size_bytes: u64,
     },
     SyncFile {
-        path: PathBuf,
         node: NodeId,
     },
     SyncDirectory(PathBuf),
@@ -124,7 +123,7 @@ pub struct Fault {
 
 #[derive(Debug, Default)]
 struct Plan {
-    trace: Vec<Operation>,
+    trace: Vec<(PathBuf, Operation)>,
     faults: Vec<Fault>,
     capacity_bytes: Option<u64>,
     sync_is_broken: BTreeSet<NodeId>,
@@ -146,29 +145,12 @@ pub struct CrashPoint<'trace> {
     pub operations: usize,
     /// What the last of them did; `None` before the first.
     pub last: Option<OperationKind>,
-    trace: &'trace [Operation],
+    /// The file or directory that it did it to.
+    pub last_path: Option<&'trace Path>,
     image: &'trace Image,
 }
 
 impl CrashPoint<'_> {
-    /// The last operation in words, for the message of a failed check.
-    pub fn describe_last(&self) -> String {
-        match self
-            .operations
-            .checked_sub(1)
-            .and_then(|last| self.trace.get(last))
-        {
-            None => "nothing".to_owned(),
-            Some(operation) => {
-                let mut text = format!("{operation:?}");
-                if let Some(cut) = text.char_indices().nth(160) {
-                    text.truncate(cut.0);
-                }
-                text
-            }
-        }
-    }
-
     /// What is found on the disk afterwards.
     pub fn image(&self, unsynced: Unsynced) -> MemoryStorage {
         MemoryStorage::of(self.image.after_power_cut(unsynced))
@@ -206,7 +188,7 @@ impl FaultyStorage {
         self.plan()
             .trace
             .iter()
-            .filter(|operation| operation.kind() == kind)
+            .filter(|(_, operation)| operation.kind() == kind)
             .count()
     }
 
@@ -241,23 +223,20 @@ impl FaultyStorage {
     pub fn for_each_crash_point(&self, first: usize, mut visit: impl FnMut(&CrashPoint<'_>)) {
         let trace = self.plan().trace.clone();
         let mut image = Image::clone(&self.base);
-        let mut last = None;
+        let mut done = None;
         for index in 0..=trace.len() {
             if index >= first {
                 visit(&CrashPoint {
                     operations: index,
-                    last,
-                    trace: &trace,
+                    last: done.map(|(_, operation): &(PathBuf, Operation)| operation.kind()),
+                    last_path: done.map(|(path, _)| path.as_path()),
                     image: &image,
                 });
             }
-            if let Some(operation) = trace.get(index) {
+            done = trace.get(index);
+            if let Some((path, operation)) = done {
                 let applied = operation.apply(&mut image);
-                debug_assert!(
-                    applied.is_ok(),
-                    "{operation:?} cannot be replayed: {applied:?}"
-                );
-                last = Some(operation.kind());
+                debug_assert!(applied.is_ok(), "{path:?} cannot be replayed: {applied:?}");
             }
         }
     }
@@ -267,7 +246,7 @@ impl FaultyStorage {
         let mut plan = self.plan();
         plan.check(operation.kind(), path)?;
         operation.apply(&mut self.inner.image())?;
-        plan.trace.push(operation);
+        plan.trace.push((path.to_owned(), operation));
         Ok(())
     }
 }
@@ -454,7 +433,7 @@ impl StorageFile for FaultyFile {
             bytes,
         };
         operation.apply(&mut self.storage.inner.image())?;
-        plan.trace.push(operation);
+        plan.trace.push((self.path.clone(), operation));
         outcome
     }
 
@@ -481,12 +460,9 @@ impl StorageFile for FaultyFile {
             return outcome;
         }
         if !plan.sync_is_broken.contains(&self.node) {
-            let operation = Operation::SyncFile {
-                path: self.path.clone(),
-                node: self.node,
-            };
+            let operation = Operation::SyncFile { node: self.node };
             operation.apply(&mut self.storage.inner.image())?;
-            plan.trace.push(operation);
+            plan.trace.push((self.path.clone(), operation));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! only in `sync_data`; undoing a file's unsynced changes backwards yields its durable content.
 //! Never: fails on its own account, except as a disk would (missing, existing, wrong kind).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path};
 
@@ -365,7 +365,10 @@ impl Image {
             nodes,
             next_node: self.next_node,
         };
-        let kept = image.reachable(|directory| &directory.live);
+        let kept: BTreeSet<NodeId> = image
+            .reachable(|directory| &directory.live)
+            .into_iter()
+            .collect();
         image.nodes.retain(|id, _| kept.contains(id));
         image
     }

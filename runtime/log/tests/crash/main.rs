@@ -40,8 +40,8 @@ fn enumerate(seed: u64, steps: usize) -> usize {
     workload.storage.for_each_crash_point(0, |point| {
         for unsynced in fates(point.operations) {
             let context = format!(
-                "seed {seed}, power cut after {} operations (last {:?}), {unsynced:?}",
-                point.operations, point.last
+                "seed {seed}, power cut after {} operations (last {:?} {:?}), {unsynced:?}",
+                point.operations, point.last, point.last_path
             );
             check_image(
                 &point.image(unsynced),
@@ -86,9 +86,9 @@ fn enumerate_recovery(seed: u64, steps: usize, stride: usize) -> usize {
                 Unsynced::Mixed { seed },
             ] {
                 let context = format!(
-                    "power cut after {} operations ({first:?}), recovery cut after {} ({:?}), \
+                    "power cut after {} operations ({first:?}), recovery cut after {} ({:?} {:?}), \
                      {unsynced:?}",
-                    point.operations, second.operations, second.last
+                    point.operations, second.operations, second.last, second.last_path
                 );
                 let image = second.image(unsynced);
                 check_image(&image, &workload.ledger, point.operations, &context);
@@ -99,16 +99,27 @@ fn enumerate_recovery(seed: u64, steps: usize, stride: usize) -> usize {
     images
 }
 
+/// How many lives are visited: `MILLSTREAM_CRASH_SEEDS` asks for more than the ordinary test does.
+fn seeds() -> std::ops::RangeInclusive<u64> {
+    let more = std::env::var("MILLSTREAM_CRASH_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    1..=more.unwrap_or(1).max(1)
+}
+
 #[test]
 fn l1_l5_t1_t2_a_power_cut_at_any_operation_loses_nothing_acknowledged_and_tears_no_transaction() {
-    let images: usize = [1, 2].into_iter().map(|seed| enumerate(seed, 130)).sum();
+    let images: usize = seeds().map(|seed| enumerate(seed, 130)).sum();
     println!("{images} crash images checked");
-    assert!(images > 5000, "only {images} images");
+    assert!(images > 4000, "only {images} images");
 }
 
 #[test]
 fn l1_a_power_cut_during_recovery_at_any_operation_changes_nothing() {
-    let images = enumerate_recovery(3, 110, 31);
+    let stride = if seeds().count() > 1 { 11 } else { 61 };
+    let images: usize = seeds()
+        .map(|seed| enumerate_recovery(seed + 2, 110, stride))
+        .sum();
     println!("{images} images of crashes during recovery checked");
     assert!(images > 1000, "only {images} images");
 }
