@@ -44,6 +44,9 @@ pub(crate) enum FetchedOffset {
     Committed(CommittedOffset),
 }
 
+/// Offsets by topic and partition.
+pub(crate) type FetchedTopics = BTreeMap<String, Vec<(i32, FetchedOffset)>>;
+
 /// The producer whose transaction carries a commit.
 #[derive(Clone, Debug)]
 pub(crate) struct CommitProducer {
@@ -171,9 +174,9 @@ impl Coordinator {
         &self,
         group_id: &str,
         require_stable: bool,
-    ) -> Result<(BTreeMap<String, Vec<(i32, FetchedOffset)>>, u64), ErrorCode> {
+    ) -> Result<(FetchedTopics, u64), ErrorCode> {
         let state = self.shard_of(group_id)?.lock();
-        let mut topics: BTreeMap<String, Vec<(i32, FetchedOffset)>> = BTreeMap::new();
+        let mut topics = FetchedTopics::new();
         for (topic, partitions) in state.offsets.partitions(group_id) {
             for partition in partitions {
                 let fetched = look_up(&state, group_id, topic, partition, require_stable);

@@ -145,11 +145,16 @@ impl Coordinator {
         let Answered { reply, position } =
             answer.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
         if !matches!(reply, Reply::Heartbeat(_)) {
-            node.durable(position)
-                .await
-                .map_err(|error| append_error(error.error_code()))?;
+            self.durable(node, position).await?;
         }
         Ok(reply)
+    }
+
+    /// Waits until the journal is durable up to `position`; the error is what a client of a group
+    /// is told. Cancellation-safe.
+    pub(crate) async fn durable(&self, node: &Node, position: u64) -> Result<(), ErrorCode> {
+        let durable = node.durable(position).await;
+        durable.map_err(|error| append_error(error.error_code()))
     }
 
     fn submit(

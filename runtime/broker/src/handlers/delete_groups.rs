@@ -18,13 +18,11 @@ pub(crate) async fn handle(
 ) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in request.groups_names {
-        let error_code = match node.groups.delete(node, &group_id) {
-            Ok(position) => match node.durable(position).await {
-                Ok(()) => ErrorCode::NONE,
-                Err(error) => error.error_code(),
-            },
-            Err(error) => error,
+        let deleted = match node.groups.delete(node, &group_id) {
+            Ok(position) => node.groups.durable(node, position).await,
+            Err(error) => Err(error),
         };
+        let error_code = deleted.err().unwrap_or(ErrorCode::NONE);
         results.push(DeletableGroupResult {
             group_id,
             error_code,

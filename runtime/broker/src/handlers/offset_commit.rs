@@ -54,11 +54,7 @@ pub(crate) async fn handle(
         .commit(node, group_id, &claim, &offsets, retention_ms, missing);
     context.release_turn();
     let error = match committed {
-        Ok(position) => node
-            .durable(position)
-            .await
-            .err()
-            .map(|error| error.error_code()),
+        Ok(position) => node.groups.durable(node, position).await.err(),
         Err(error) => Some(error),
     };
     if let Some(error) = error {

@@ -78,10 +78,7 @@ async fn fetch_group(
         Some(topics) => fetch_some(node, &group_id, topics, by_id, require_stable),
     };
     let durable = match fetched {
-        Ok((topics, position)) => match node.durable(position).await {
-            Ok(()) => Ok(topics),
-            Err(error) => Err(error.error_code()),
-        },
+        Ok((topics, position)) => node.groups.durable(node, position).await.map(|()| topics),
         Err(error) => Err(error),
     };
     match durable {

@@ -52,11 +52,7 @@ pub(crate) async fn handle(
         .commit_in_transaction(node, group_id, &claim, &producer, &offsets);
     context.release_turn();
     let error = match committed {
-        Ok(position) => node
-            .durable(position)
-            .await
-            .err()
-            .map(|error| error.error_code()),
+        Ok(position) => node.groups.durable(node, position).await.err(),
         Err(error) => Some(error),
     };
     if let Some(error) = error {

@@ -166,11 +166,7 @@ async fn c2_a_broker_does_not_open_over_a_record_that_it_cannot_read() {
 /// Run by hand: `cargo test -p millstream-broker --release a_million -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
-#[expect(
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    reason = "a measurement"
-)]
+#[expect(clippy::disallowed_methods, reason = "a measurement")]
 fn a_million_commits_are_read_back() {
     let records: Vec<GroupRecord> = (0..1_000).map(|n| offset(n % 16, i64::from(n))).collect();
     let batches: Vec<RecordBatch> = (0..1_000).map(|n| plain(n * 1_000, &records)).collect();

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_log::MemoryStorage;
+use millstream_log::storage::{Fault, OperationKind, Unsynced};
+use millstream_log::{FaultyStorage, MemoryStorage};
 use millstream_protocol::messages::offset_fetch::OffsetFetchRequestTopic;
 use millstream_protocol::messages::*;
 use millstream_protocol::{ErrorCode, Uuid};
@@ -260,6 +261,65 @@ async fn a_commit_is_answered_and_shown_after_its_sync_and_survives_a_crash() {
     let fetched = fetch_answer(&mut client, 0, true).await;
     assert_eq!(fetched.committed_offset, 5);
     assert_eq!(fetched.metadata.as_deref(), Some("at 5"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn b12_what_the_log_refuses_is_not_in_memory_either() {
+    let storage = FaultyStorage::new();
+    let broker = open(storage.clone()).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let before = join_alone(&mut client, Some("i-1")).await;
+    assert_eq!(commit(&mut client, &before, 0, 5).await, ErrorCode::NONE);
+    let fault = Fault {
+        kind: OperationKind::Write,
+        path_contains: "__consumer_offsets".to_owned(),
+        after: 0,
+        error: std::io::ErrorKind::Other,
+    };
+    storage.inject(fault.clone());
+    let refused = commit(&mut client, &before, 0, 9).await;
+    assert_eq!(refused, ErrorCode::NOT_COORDINATOR);
+    assert_eq!(committed(&mut client, 0).await, 5);
+
+    storage.inject(fault);
+    let refused = client.ask(9, join_request("", Some("i-1"))).await;
+    assert_eq!(refused.error_code, ErrorCode::NOT_COORDINATOR);
+    let still = heartbeat(&mut client, &before).await;
+    assert_eq!(
+        still,
+        ErrorCode::NONE,
+        "nobody is fenced by a member that is not stored"
+    );
+    broker.halt();
+    let broker = open(storage.crash_with(Unsynced::Lost)).await;
+    let mut client = Client::connect(&broker);
+    assert_eq!(committed(&mut client, 0).await, 5);
+    assert_eq!(heartbeat(&mut client, &before).await, ErrorCode::NONE);
+    assert_eq!(commit(&mut client, &before, 0, 9).await, ErrorCode::NONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failed_sync_nothing_that_is_not_durable_is_told() {
+    let storage = FaultyStorage::new();
+    let broker = open(storage.clone()).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    commit(&mut client, &Member::none(), 0, 5).await;
+    storage.inject(Fault {
+        kind: OperationKind::SyncFile,
+        path_contains: "journal".to_owned(),
+        after: 0,
+        error: std::io::ErrorKind::Other,
+    });
+    let refused = commit(&mut client, &Member::none(), 0, 9).await;
+    assert_eq!(refused, ErrorCode::NOT_COORDINATOR);
+    let request = fetch_request(false, Some(&[("orders", &[0])]));
+    let answer = client.ask(9, request).await;
+    assert_eq!(answer.groups[0].error_code, ErrorCode::NOT_COORDINATOR);
+    broker.halt();
+    let broker = open(storage.crash_with(Unsynced::Lost)).await;
+    assert_eq!(committed(&mut Client::connect(&broker), 0).await, 5);
 }
 
 #[tokio::test(start_paused = true)]
