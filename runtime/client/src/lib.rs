@@ -6,6 +6,7 @@
 //! Invariants: whatever may have reached a broker is treated as having reached it.
 //! Never: knows the broker's code; the only door is Kafka's protocol.
 
+pub mod admin;
 pub mod clock;
 pub mod cluster;
 pub mod config;
@@ -18,6 +19,7 @@ pub mod transport;
 #[cfg(test)]
 mod scripted;
 
+pub use admin::{Admin, AdminError, NewTopic, TopicDescription};
 pub use clock::Clock;
 pub use cluster::{Cluster, CoordinatorKind, NodeId};
 pub use config::ClientConfig;

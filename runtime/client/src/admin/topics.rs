@@ -1,0 +1,190 @@
+//! Topics: create, delete, list, describe.
+//!
+//! Invariants: a topic that is created is there when the call returns.
+//! Never: deletes a topic of the broker's own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use millstream_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use millstream_protocol::messages::delete_topics::DeleteTopicState;
+use millstream_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest};
+use millstream_protocol::{ErrorCode, Uuid};
+
+use super::{Admin, AdminError, check};
+use crate::error::ClusterError;
+
+/// A topic to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTopic {
+    /// The name.
+    pub name: String,
+    /// Number of partitions; `None` for the broker's default.
+    pub partitions: Option<i32>,
+    /// Copies of each partition; `None` for the broker's default.
+    pub replication_factor: Option<i16>,
+    /// Settings by Kafka's names.
+    pub configs: BTreeMap<String, String>,
+}
+
+impl NewTopic {
+    /// A topic with this many partitions and the broker's defaults.
+    #[must_use]
+    pub fn new(name: impl Into<String>, partitions: i32) -> Self {
+        Self {
+            name: name.into(),
+            partitions: Some(partitions),
+            replication_factor: None,
+            configs: BTreeMap::new(),
+        }
+    }
+
+    /// Sets a setting by Kafka's name.
+    #[must_use]
+    pub fn config(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.configs.insert(name.into(), value.to_string());
+        self
+    }
+}
+
+/// A topic as the cluster describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDescription {
+    /// The name.
+    pub name: String,
+    /// The id, which another topic of this name would not have.
+    pub topic_id: Uuid,
+    /// Number of partitions.
+    pub partitions: i32,
+    /// Whether the broker keeps it for itself.
+    pub is_internal: bool,
+}
+
+impl Admin {
+    /// Creates a topic.
+    ///
+    /// # Errors
+    /// Where it exists (`TOPIC_ALREADY_EXISTS`), its name or settings are refused, or no broker answers.
+    pub async fn create_topic(&self, topic: &NewTopic) -> Result<(), AdminError> {
+        let response = self
+            .ask(|| async {
+                let timeout = self.cluster.config().request_timeout;
+                let node = self.cluster.any_node()?;
+                Ok(self.cluster.request(node, create_request(topic), timeout).await?)
+            })
+            .await?;
+        for result in response.topics {
+            check("create_topic()", &result.name, result.error_code, result.error_message)?;
+        }
+        let name: Arc<str> = topic.name.as_str().into();
+        self.cluster.refresh_metadata(&[name]).await?;
+        Ok(())
+    }
+
+    /// Creates a topic with this many partitions where there is none of that name; answers whether it did.
+    ///
+    /// # Errors
+    /// As [`create_topic`](Self::create_topic).
+    pub async fn create_topic_if_absent(
+        &self,
+        name: &str,
+        partitions: i32,
+    ) -> Result<bool, AdminError> {
+        match self.create_topic(&NewTopic::new(name, partitions)).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a topic with all of its records.
+    ///
+    /// # Errors
+    /// Where there is none of that name, or no broker answers.
+    pub async fn delete_topic(&self, name: &str) -> Result<(), AdminError> {
+        let state = DeleteTopicState { name: Some(name.to_owned()), ..Default::default() };
+        let response = self
+            .ask(|| async {
+                let timeout = self.cluster.config().request_timeout;
+                let node = self.cluster.any_node()?;
+                let build = |version: i16| delete_request(&state, version);
+                Ok(self.cluster.request_with(node, timeout, i16::MAX, build).await?)
+            })
+            .await?;
+        for result in response.responses {
+            check("delete_topic()", name, result.error_code, result.error_message)?;
+        }
+        self.cluster.forget_topic(name);
+        Ok(())
+    }
+
+    /// All topics, by name.
+    ///
+    /// # Errors
+    /// Where no broker answers.
+    pub async fn topics(&self) -> Result<Vec<TopicDescription>, AdminError> {
+        let response = self.ask(|| self.cluster.all_topics()).await?;
+        let mut topics: Vec<TopicDescription> = response
+            .topics
+            .into_iter()
+            .filter(|topic| topic.error_code.is_ok())
+            .map(|topic| TopicDescription {
+                name: topic.name.unwrap_or_default(),
+                topic_id: topic.topic_id,
+                partitions: i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
+                is_internal: topic.is_internal,
+            })
+            .collect();
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(topics)
+    }
+
+    /// One topic, or an error that says there is none.
+    ///
+    /// # Errors
+    /// `UNKNOWN_TOPIC_OR_PARTITION` where there is none of that name; where no broker answers.
+    pub async fn topic(&self, name: &str) -> Result<TopicDescription, AdminError> {
+        let found = self.topics().await?.into_iter().find(|topic| topic.name == name);
+        found.ok_or_else(|| AdminError::Refused {
+            call: "topic()",
+            subject: name.to_owned(),
+            code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            message: Some("there is no topic of that name; create it, or look at topics()".into()),
+        })
+    }
+
+    /// Number of partitions of a topic.
+    ///
+    /// # Errors
+    /// Where no broker answers in time, or refuses the topic.
+    pub async fn partitions_of(&self, topic: &str) -> Result<i32, ClusterError> {
+        self.cluster.partitions_of(topic).await
+    }
+}
+
+fn create_request(topic: &NewTopic) -> CreateTopicsRequest {
+    let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig {
+        name: name.clone(),
+        value: Some(value.clone()),
+    });
+    CreateTopicsRequest {
+        topics: vec![CreatableTopic {
+            name: topic.name.clone(),
+            num_partitions: topic.partitions.unwrap_or(-1),
+            replication_factor: topic.replication_factor.unwrap_or(-1),
+            configs: configs.collect(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+fn delete_request(state: &DeleteTopicState, version: i16) -> DeleteTopicsRequest {
+    let mut request = DeleteTopicsRequest { timeout_ms: 30_000, ..Default::default() };
+    if version >= 6 {
+        request.topics = vec![state.clone()];
+    } else {
+        request.topic_names = state.name.clone().into_iter().collect();
+    }
+    request
+}
