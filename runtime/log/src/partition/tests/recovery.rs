@@ -50,6 +50,19 @@ fn clean_crashed_and_running_logs_are_the_same() {
 }
 
 #[test]
+fn what_a_killed_process_left_unsynced_is_synced_by_the_next_one() {
+    let storage = MemoryStorage::new();
+    clean(&storage).put(plain(2));
+    let log = unclean(&storage, 0);
+    assert_eq!(log.flush().unwrap(), 2);
+    let after_power_cut = storage.crash_with(Unsynced::Lost);
+    assert_eq!(
+        unclean(&after_power_cut, 2).bases(0, Isolation::LogEnd),
+        [0]
+    );
+}
+
+#[test]
 fn segments_in_the_middle_are_not_read_at_a_clean_start() {
     let storage = MemoryStorage::new();
     let log = clean(&storage);
