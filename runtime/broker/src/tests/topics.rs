@@ -159,17 +159,17 @@ async fn topics_and_records_survive_close_and_crash() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn bad_topics_are_refused_each_with_its_reason() {
-    let broker = broker().await;
-    let mut client = Client::connect(&broker);
-    client.create_topic("taken", 1).await;
-    let named = |name: &str| CreatableTopic {
+fn named(name: &str) -> CreatableTopic {
+    CreatableTopic {
         name: name.to_owned(),
         num_partitions: 1,
         replication_factor: 1,
         ..Default::default()
-    };
+    }
+}
+
+/// Topics to create, each with the error it gets.
+fn refused_topics() -> Vec<(CreatableTopic, ErrorCode)> {
     let config = |name: &str, value: &str| {
         vec![CreatableTopicConfig {
             name: name.to_owned(),
@@ -179,9 +179,8 @@ async fn bad_topics_are_refused_each_with_its_reason() {
     let assignment = CreatableReplicaAssignment {
         partition_index: 0,
         broker_ids: vec![8],
-        ..Default::default()
     };
-    let rows = [
+    vec![
         (named("fine"), ErrorCode::NONE),
         (named("taken"), ErrorCode::TOPIC_ALREADY_EXISTS),
         (named("a b"), ErrorCode::INVALID_TOPIC_EXCEPTION),
@@ -222,8 +221,15 @@ async fn bad_topics_are_refused_each_with_its_reason() {
             },
             ErrorCode::INVALID_REPLICA_ASSIGNMENT,
         ),
-    ];
-    let (topics, expected): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_topics_are_refused_each_with_its_reason() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("taken", 1).await;
+    let (topics, expected): (Vec<_>, Vec<_>) = refused_topics().into_iter().unzip();
     let answer = client
         .ask(
             7,
