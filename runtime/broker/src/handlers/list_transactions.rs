@@ -79,10 +79,7 @@ impl<'a> Pattern<'a> {
                 .chars()
                 .all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ' | ':' | '/'))
         };
-        pieces
-            .iter()
-            .all(|piece| literal(&piece))
-            .then_some(Pattern(pieces))
+        pieces.iter().all(literal).then_some(Pattern(pieces))
     }
 
     fn matches(&self, text: &str) -> bool {
