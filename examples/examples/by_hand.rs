@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use millstream::client::consumer::{AutoOffsetReset, ConsumerRecords};
+use millstream::Error;
 use millstream::client::{OffsetAndMetadata, TransactionError};
 use millstream::prelude::*;
 
@@ -41,13 +42,15 @@ async fn main() -> anyhow::Result<()> {
         match process(&producer, &consumer, &records).await {
             Ok(()) => done += records.len(),
             // Somebody with the same id runs: whatever this instance did since is void, and nothing may be retried.
-            Err(error @ (TransactionError::Fenced { .. } | TransactionError::Fatal { .. })) => {
+            Err(Error::Transaction(
+                error @ (TransactionError::Fenced { .. } | TransactionError::Fatal { .. }),
+            )) => {
                 producer.close(Duration::ZERO).await;
                 bail!(error);
             }
             // The commit was asked for three times without an answer. It may have happened, so it is neither aborted nor
             // done again: a new start fences, reads the committed offsets, and knows.
-            Err(error @ TransactionError::CommitInDoubt { .. }) => {
+            Err(Error::Transaction(error @ TransactionError::CommitInDoubt { .. })) => {
                 producer.close(Duration::ZERO).await;
                 bail!(error);
             }
@@ -73,7 +76,7 @@ async fn process(
     producer: &Producer,
     consumer: &Consumer,
     records: &ConsumerRecords,
-) -> Result<(), TransactionError> {
+) -> millstream::Result<()> {
     producer.begin()?;
     for record in records.iter() {
         let length = record.value.as_deref().map_or(0, <[u8]>::len);
@@ -82,7 +85,7 @@ async fn process(
             output = output.key(key.clone());
         }
         // The acknowledgement is not awaited here: commit() waits for all of them and fails where one did.
-        drop(producer.send(output).await.map_err(|error| producer.abortable(&error))?);
+        drop(producer.send(output).await?);
     }
     let offsets: Vec<(TopicPartition, OffsetAndMetadata)> = records
         .partitions
@@ -90,12 +93,12 @@ async fn process(
         .map(|read| (read.topic_partition.clone(), read.next_offset.into()))
         .collect();
     // The group's metadata makes the coordinator refuse these offsets where the group has moved on without us.
-    let group = consumer.group_metadata().map_err(|error| producer.abortable(&error))?;
+    let group = consumer.group_metadata()?;
     producer.send_offsets(&offsets, &group).await?;
     for attempt in 1.. {
         match producer.commit().await {
             Err(TransactionError::CommitInDoubt { .. }) if attempt < COMMIT_TRIES => {}
-            other => return other,
+            other => return Ok(other?),
         }
     }
     Ok(())

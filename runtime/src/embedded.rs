@@ -30,9 +30,15 @@ pub struct Broker {
 }
 
 /// How a broker is opened.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct BrokerOptions {
     config: BrokerConfig,
+}
+
+impl Default for BrokerOptions {
+    fn default() -> Self {
+        Self { config: BrokerConfig { num_partitions: 4, ..BrokerConfig::default() } }
+    }
 }
 
 impl BrokerOptions {

@@ -40,6 +40,9 @@ pub enum Error {
     /// Reading.
     #[error(transparent)]
     Consumer(#[from] ConsumerError),
+    /// A request of an admin.
+    #[error(transparent)]
+    Admin(#[from] crate::client::AdminError),
     /// The cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),

@@ -33,6 +33,7 @@
 //! | running them | [`Streams`](streams::Streams), [`RunningStreams`](streams::RunningStreams) |
 //! | a hand-written read-process-write loop | [`Producer`](client::Producer), [`Consumer`](client::Consumer) |
 //! | topics and groups | [`Admin`](client::Admin) |
+//! | a cluster for tests, with faults from a seed | [`testing`] |
 //!
 //! Invariants: everything that a client does goes through Kafka's protocol, in the process as well.
 //! Never: a private door between streams, client and broker.
@@ -41,6 +42,7 @@ mod embedded;
 mod error;
 pub mod guide;
 pub mod prelude;
+pub mod testing;
 
 pub use embedded::{Broker, BrokerOptions};
 pub use error::{Error, Result};

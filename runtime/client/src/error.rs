@@ -373,6 +373,8 @@ pub enum TransactionError {
         transactional_id: Arc<str>,
         /// What failed it.
         cause: Arc<str>,
+        /// The broker's code, where this call got one.
+        code: Option<ErrorCode>,
     },
     /// The outcome of the commit is not known. It may have happened.
     #[error(

@@ -155,7 +155,10 @@ pub(crate) async fn transaction(
     offsets: &[(TopicPartition, OffsetAndMetadata)],
     config: &StreamsConfig,
 ) -> Result<(), StreamsError> {
-    producer.send_offsets(offsets, group).await?;
+    // Offsets do not wait for the outputs, nor these for them: only the end of the transaction waits for both.
+    let (flushed, sent) = futures::join!(producer.flush(), producer.send_offsets(offsets, group));
+    sent?;
+    flushed?;
     let give_up = Instant::now() + config.delivery_timeout;
     loop {
         match producer.commit().await {

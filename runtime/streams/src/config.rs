@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream_client::ClientConfig;
+
 use crate::error::StreamsError;
 use crate::poison::PoisonPolicy;
 
@@ -49,6 +51,7 @@ pub(crate) struct StreamsConfig {
     pub(crate) group_instance_id: Option<String>,
     pub(crate) guarantee: Guarantee,
     pub(crate) placement: Placement,
+    pub(crate) client: ClientConfig,
     pub(crate) poison: PoisonPolicy,
     pub(crate) threads: usize,
     pub(crate) commit_interval: Duration,
@@ -70,6 +73,7 @@ impl StreamsConfig {
             group_instance_id: None,
             guarantee: Guarantee::ExactlyOnce,
             placement: Placement::Threads,
+            client: ClientConfig::default(),
             poison: PoisonPolicy::Fail,
             threads: 1,
             commit_interval: Duration::from_millis(100),

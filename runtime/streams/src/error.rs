@@ -75,6 +75,9 @@ pub enum StreamsError {
         /// The transaction timeout.
         timeout_ms: u64,
     },
+    /// A client's settings contradict each other.
+    #[error(transparent)]
+    Client(#[from] millstream_client::ConfigError),
     /// The producer could not be made.
     #[error(transparent)]
     Connect(#[from] millstream_client::ConnectError),
@@ -91,6 +94,9 @@ pub enum StreamsError {
     /// Input, membership or offsets could not be read.
     #[error(transparent)]
     Consumer(#[from] millstream_client::consumer::ConsumerError),
+    /// The group's offsets could not be read.
+    #[error(transparent)]
+    Admin(#[from] millstream_client::AdminError),
     /// The cluster could not be asked.
     #[error(transparent)]
     Cluster(#[from] millstream_client::ClusterError),
@@ -137,6 +143,8 @@ impl StreamsError {
         match self {
             Self::Transaction(error) => matches!(error, TransactionError::Abortable { .. }),
             Self::Usage(error) => matches!(error, UsageError::TransactionFailed { .. }),
+            // An output that was not acknowledged. Where the producer was fenced, the abort says so.
+            Self::Delivery(_) => true,
             Self::Consumer(error) => matches!(
                 error,
                 ConsumerError::CommitFenced { .. } | ConsumerError::CommitDuringRebalance { .. }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_client::consumer::{AutoOffsetReset, Consumer, Isolation};
-use millstream_client::{Admin, IntoTransport, Producer, TcpTransport, Transport};
+use millstream_client::{Admin, ClientConfig, IntoTransport, Producer, TcpTransport, Transport};
 use millstream_protocol::TopicPartition;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -106,6 +106,13 @@ impl Streams {
     #[must_use]
     pub fn poison(mut self, policy: PoisonPolicy) -> Self {
         self.config.poison = policy;
+        self
+    }
+
+    /// Client settings of all its connections: client id, time-outs, back-offs, clock and seed.
+    #[must_use]
+    pub fn client(mut self, client: ClientConfig) -> Self {
+        self.config.client = client;
         self
     }
 
@@ -225,7 +232,7 @@ impl Start {
         let parts = Parts { reader, global, workers, controls, stop: stop.clone() };
         let outcome = tokio::spawn(parts.run(stopped));
         let group = self.config.application_id.to_string();
-        let admin = Admin::connect(&self.transport).await?;
+        let admin = self.admin();
         Ok(RunningStreams { stop, outcome: Some(outcome), progress, admin, group })
     }
 
@@ -233,6 +240,7 @@ impl Start {
         let config = &self.config;
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let mut builder = Producer::builder()
+            .client(config.client.clone())
             .linger_ms(millis(config.linger))
             .batch_size(config.batch_size)
             .buffer_memory(config.buffer_memory)
@@ -248,13 +256,17 @@ impl Start {
         Ok(producer)
     }
 
+    fn admin(&self) -> Admin {
+        Admin::with(&self.transport, self.config.client.clone())
+    }
+
     /// An earlier instance with more workers may have left transactions open under ids that this one does not use; its
     /// commits say how many there were. They are read without waiting for what is undecided, which is what is fenced here.
     async fn fence_surplus_workers(&self) -> Result<(), StreamsError> {
         if self.config.guarantee == Guarantee::AtLeastOnce {
             return Ok(());
         }
-        let admin = Admin::connect(&self.transport).await?;
+        let admin = self.admin();
         let committed = admin.group_offsets(&self.config.application_id).await?;
         let before = committed
             .values()
@@ -275,6 +287,7 @@ impl Start {
         }
         let reading = |isolation| {
             Consumer::builder()
+                .client(self.config.client.clone())
                 .isolation(isolation)
                 .auto_offset_reset(AutoOffsetReset::Earliest)
                 .connect(&self.transport)
@@ -291,6 +304,7 @@ impl Start {
         let config = &self.config;
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let mut builder = Consumer::builder()
+            .client(config.client.clone())
             .group_id(config.application_id.to_string())
             .isolation(Isolation::ReadCommitted)
             .auto_offset_reset(AutoOffsetReset::Earliest)

@@ -140,13 +140,7 @@ impl Reader {
                     Some(rewind) => self.ownership.lock().rewinding.push(rewind),
                     None => return Ok(()),
                 },
-                (worker, permit) = first_room(&self.workers, &self.waiting) => {
-                    let Some(permit) = permit else { return Ok(()) };
-                    if let Some(batch) = self.waiting.get_mut(worker).and_then(VecDeque::pop_front) {
-                        permit.send(batch);
-                    }
-                    self.resume(worker)?;
-                }
+                worker = first_room(&self.workers, &self.waiting) => self.refill(worker)?,
                 polled = self.consumer.poll(POLL_WAIT) => self.route(polled?)?,
             }
         }
@@ -181,6 +175,25 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    /// Moves waiting batches into the queue of a worker that has room again.
+    fn refill(&mut self, worker: usize) -> Result<(), StreamsError> {
+        let (Some(handle), Some(queue)) = (self.workers.get(worker), self.waiting.get_mut(worker))
+        else {
+            return Ok(());
+        };
+        while let Some(batch) = queue.pop_front() {
+            match handle.records.try_send(batch) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(batch)) => {
+                    queue.push_front(batch);
+                    break;
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => queue.clear(),
+            }
+        }
+        self.resume(worker)
     }
 
     fn resume(&self, worker: usize) -> Result<(), StreamsError> {
@@ -266,17 +279,22 @@ impl Reader {
 }
 
 /// Waits until a worker with waiting batches has room; for ever where no batch waits.
-async fn first_room<'a>(
-    workers: &'a [WorkerHandle],
-    waiting: &[VecDeque<Batch>],
-) -> (usize, Option<mpsc::Permit<'a, Batch>>) {
-    let full = workers
+async fn first_room(workers: &[WorkerHandle], waiting: &[VecDeque<Batch>]) -> usize {
+    let full: Vec<_> = workers
         .iter()
         .zip(waiting)
         .enumerate()
         .filter(|(_, (_, queue))| !queue.is_empty())
-        .map(|(at, (worker, _))| Box::pin(async move { (at, worker.records.reserve().await.ok()) }));
-    let full: Vec<_> = full.collect();
+        .map(|(at, (worker, _))| {
+            Box::pin(async move {
+                // A worker that is gone takes nothing any more; its end is noticed elsewhere.
+                if worker.records.reserve().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                at
+            })
+        })
+        .collect();
     if full.is_empty() {
         return std::future::pending().await;
     }

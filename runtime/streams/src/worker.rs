@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_client::consumer::{Consumer, PartitionRecords};
-use millstream_client::{GroupMetadata, OffsetAndMetadata, Producer};
+use millstream_client::{EnqueueError, GroupMetadata, OffsetAndMetadata, Producer};
 use millstream_protocol::TopicPartition;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -26,7 +26,7 @@ use crate::error::StreamsError;
 use crate::poison::{PoisonPolicy, error_headers};
 use crate::progress::ProgressLog;
 use crate::record::SourceRecord;
-use crate::task::{GlobalStores, Outcome, Task, TaskEvent, TaskId};
+use crate::task::{Collected, GlobalStores, Outcome, Task, TaskEvent, TaskId, TaskState};
 use crate::topology::Topology;
 
 /// A partition as it is handed to a worker.
@@ -80,7 +80,12 @@ pub(crate) struct Worker {
     last_commit: Instant,
     /// How many records may go into one transaction; shrinks where they do not fit into its timeout.
     records_max: u64,
+    /// Rewinds since the last commit.
+    rewinds_in_a_row: u32,
 }
+
+/// A worker that has gone back this often without a commit in between meets a fault that going back does not mend.
+const REWINDS_MAX: u32 = 20;
 
 /// The channels between a worker and the reader.
 pub(crate) struct Channels {
@@ -121,6 +126,7 @@ impl Worker {
             open: Open::default(),
             last_commit: Instant::now(),
             records_max: u64::MAX,
+            rewinds_in_a_row: 0,
         }
     }
 
@@ -165,6 +171,11 @@ impl Worker {
                 }
             }
             Control::Revoked { partitions, done } => {
+                for partition in &partitions {
+                    if let Some(owned) = self.tasks.get_mut(partition) {
+                        owned.task.on(TaskEvent::Revoked)?;
+                    }
+                }
                 self.commit().await?;
                 for partition in partitions {
                     self.close(&partition)?;
@@ -178,7 +189,7 @@ impl Worker {
                     self.close(partition)?;
                 }
                 if touched {
-                    self.abort_and_rewind(None).await?;
+                    self.abort_and_rewind(None, None).await?;
                 }
             }
             Control::Stop => {}
@@ -204,8 +215,15 @@ impl Worker {
     }
 
     fn close(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
+        self.end_task(partition, TaskEvent::Closed)
+    }
+
+    fn end_task(&mut self, partition: &TopicPartition, how: TaskEvent) -> Result<(), StreamsError> {
         if let Some(mut owned) = self.tasks.remove(partition) {
-            owned.task.on(TaskEvent::Closed)?;
+            // A task that was drained is closed by its last commit.
+            if owned.task.state() != TaskState::Closed {
+                owned.task.on(how)?;
+            }
         }
         Ok(())
     }
@@ -220,7 +238,7 @@ impl Worker {
             Step::Going => {}
             Step::Abort(cause) => {
                 tracing::warn!(%partition, %cause, "transaction given up, going back to the last commit");
-                self.abort_and_rewind(None).await?;
+                self.abort_and_rewind(None, Some(cause)).await?;
             }
         }
         if self.config.placement == crate::Placement::Runtime {
@@ -299,14 +317,13 @@ impl Worker {
 
     /// Stage `collect` ends here: the outputs of one record go to the producer's accumulator.
     async fn send_collected(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
-        let Some(owned) = self.tasks.get(partition) else { return Ok(()) };
-        let collector = owned.task.collector();
+        let Some(Owned { task, .. }) = self.tasks.get_mut(partition) else { return Ok(()) };
+        // Only the collector is held across the awaits below, never the task, which is not shared.
+        let collector = task.collector();
         for index in 0..collector.len() {
             let Some(output) = collector.get(index) else { break };
             let Some(topic) = self.topology.inner.sinks.get(output.sink) else { continue };
-            self.producer
-                .enqueue(topic, None, output.key, output.value, output.headers, Some(output.timestamp))
-                .await?;
+            send(&self.producer, topic, &output).await?;
             self.open.wrote(output.sink);
         }
         Ok(())
@@ -338,14 +355,16 @@ impl Worker {
                 let own = record.headers.iter().map(|(name, value)| {
                     (name.into_owned(), value.map(bytes::Bytes::copy_from_slice))
                 });
-                let headers = own
-                    .chain(errors.into_iter().map(|(name, value)| (name.to_owned(), value)))
-                    .collect();
-                let topic = Arc::clone(topic);
-                let (key, value) = (record.key.as_deref(), record.value.as_deref());
-                self.producer
-                    .enqueue(&topic, None, key, value, &headers, Some(record.timestamp))
-                    .await?;
+                let headers =
+                    own.chain(errors.into_iter().map(|(name, value)| (name.to_owned(), value)));
+                let letter = Collected {
+                    sink: usize::MAX,
+                    timestamp: record.timestamp,
+                    headers: &headers.collect(),
+                    key: record.key.as_deref(),
+                    value: record.value.as_deref(),
+                };
+                send(&self.producer, topic, &letter).await?;
                 self.open.wrote_dead_letter();
                 Ok(())
             }
@@ -398,19 +417,7 @@ impl Worker {
         if !self.open.is_dirty() {
             return Ok(());
         }
-        let metadata = |partition: &TopicPartition| {
-            let stream_time =
-                self.tasks.get(partition).map_or(-1, |owned| owned.task.stream_time());
-            crate::commit::Metadata { workers: self.config.threads, stream_time }.encode()
-        };
-        let offsets: Vec<_> = self
-            .open
-            .offsets()
-            .map(|(partition, offset)| {
-                let metadata = metadata(partition);
-                (partition.clone(), OffsetAndMetadata { offset, leader_epoch: None, metadata })
-            })
-            .collect();
+        let offsets = self.offsets_to_commit();
         let Some(group) = &self.group else {
             return Err(StreamsError::Bug { what: "a commit without a membership".to_owned() });
         };
@@ -428,6 +435,7 @@ impl Worker {
                 let took = ended - self.last_commit;
                 let report = self.open.take_report(&self.topology, &self.config.poison, took);
                 self.progress.committed(report);
+                self.rewinds_in_a_row = 0;
                 for owned in self.tasks.values_mut() {
                     owned.task.on(TaskEvent::Committed)?;
                 }
@@ -437,19 +445,40 @@ impl Worker {
                 let stale = crate::commit::stale_generation(&cause, self.group.as_ref());
                 let cause = recoverable(cause)?;
                 tracing::warn!(%cause, "commit refused, going back to the last commit");
-                self.abort_and_rewind(stale).await
+                self.abort_and_rewind(stale, Some(cause)).await
             }
         }
     }
 
+    fn offsets_to_commit(&self) -> Vec<(TopicPartition, OffsetAndMetadata)> {
+        let workers = self.config.threads;
+        let offsets = self.open.offsets().map(|(partition, offset)| {
+            let stream_time =
+                self.tasks.get(partition).map_or(-1, |owned| owned.task.stream_time());
+            let metadata = crate::commit::Metadata { workers, stream_time }.encode();
+            (partition.clone(), OffsetAndMetadata { offset, leader_epoch: None, metadata })
+        });
+        offsets.collect()
+    }
+
     /// Aborts what is open and starts all tasks again from their last commit. With `stale_generation` the reader hands
     /// the partitions over when the group has moved past that generation.
-    async fn abort_and_rewind(&mut self, stale_generation: Option<i32>) -> Result<(), StreamsError> {
+    async fn abort_and_rewind(
+        &mut self,
+        stale_generation: Option<i32>,
+        cause: Option<StreamsError>,
+    ) -> Result<(), StreamsError> {
         self.give_up().await?;
+        self.rewinds_in_a_row += 1;
+        if let Some(cause) = cause.filter(|_| self.rewinds_in_a_row > REWINDS_MAX) {
+            return Err(cause);
+        }
+        let pause = Duration::from_millis(5) * self.rewinds_in_a_row.pow(2);
+        tokio::time::sleep(pause).await;
         self.progress.rewound();
         let partitions: Vec<_> = self.tasks.keys().cloned().collect();
         for partition in &partitions {
-            self.close(partition)?;
+            self.end_task(partition, TaskEvent::Aborted)?;
         }
         // Where the reader is gone the instance is stopping, and nothing is to be handed over any more.
         let _ = self.rewinds.send(Rewind { partitions, stale_generation });
@@ -463,6 +492,25 @@ impl Worker {
             self.producer.abort().await?;
         }
         Ok(())
+    }
+}
+
+/// Hands one output to the producer, waiting where its buffer is full or the topic's partitions are not known yet.
+async fn send(
+    producer: &Producer,
+    topic: &Arc<str>,
+    output: &Collected<'_>,
+) -> Result<(), StreamsError> {
+    let headers: Vec<(std::borrow::Cow<'_, str>, Option<&[u8]>)> = output.headers.iter().collect();
+    let headers: Vec<(&str, Option<&[u8]>)> =
+        headers.iter().map(|(name, value)| (name.as_ref(), *value)).collect();
+    loop {
+        let (key, value) = (output.key, output.value);
+        match producer.enqueue(topic, None, key, value, &headers, output.timestamp) {
+            Ok(_) => return Ok(()),
+            Err(EnqueueError::Usage(error)) => return Err(error.into()),
+            Err(blocked) => producer.unblock(&blocked).await?,
+        }
     }
 }
 

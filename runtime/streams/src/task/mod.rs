@@ -9,7 +9,7 @@ mod global_store;
 mod machine;
 mod unit;
 
-pub(crate) use collector::Collector;
+pub(crate) use collector::{Collected, Collector};
 pub(crate) use context::TaskContext;
 pub(crate) use global_store::{GlobalStore, GlobalStores};
 pub(crate) use machine::{TaskEvent, TaskMachine, TaskState};

@@ -68,6 +68,7 @@ impl Producer {
             State::AbortableError => TransactionError::Abortable {
                 transactional_id: id,
                 cause,
+                code: None,
             },
             State::FatalError if fenced => TransactionError::Fenced {
                 transactional_id: id,
@@ -409,6 +410,7 @@ impl Producer {
                 Attempt::Stop(TransactionError::Abortable {
                     transactional_id,
                     cause,
+                    code: Some(code),
                 })
             }
             ErrorClass::Fenced => Attempt::Stop(self.fenced(&cause, id).await),

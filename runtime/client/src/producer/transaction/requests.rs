@@ -258,6 +258,7 @@ impl Producer {
                 return Err(TransactionError::Abortable {
                     transactional_id,
                     cause: cause.into(),
+                    code: None,
                 });
             }
             attempt += 1;
@@ -387,6 +388,7 @@ impl Producer {
             return Attempt::Stop(TransactionError::Abortable {
                 transactional_id,
                 cause,
+                code: Some(code),
             });
         }
         if class(api, code, ErrorContext::Transactional) == ErrorClass::Fenced {
@@ -432,10 +434,6 @@ impl Sender {
         ticket: &Ticket,
         now_ms: i64,
     ) {
-        if self.added_in != ticket.number {
-            self.added_in = ticket.number;
-            self.added.clear();
-        }
         let Some(id) = self.config.transactional_id.clone() else {
             return;
         };

@@ -1,0 +1,27 @@
+//! A cluster for tests: a broker that can crash, a network that delays and fails, both from one seed.
+//!
+//! On a current-thread runtime with tokio's paused clock (`#[tokio::test(start_paused = true)]`) a test that uses these and
+//! nothing else that is random runs the same way every time: the same seed gives the same [`Trace`].
+//!
+//! ```
+//! use millstream::prelude::*;
+//! use millstream::testing::TestCluster;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> millstream::Result<()> {
+//! let cluster = TestCluster::start(42).await?;
+//! let producer = Producer::idempotent().client(cluster.client(1)).connect(&cluster).await?;
+//! let sent = producer.send(ProducerRecord::new("words").value("hello")).await?;
+//! assert_eq!(sent.await?.offset, 0);
+//! cluster.crash().await?; // a power cut: what was acknowledged is still there
+//! # Ok(())
+//! # }
+//! ```
+
+mod cluster;
+mod network;
+mod trace;
+
+pub use cluster::TestCluster;
+pub use network::{NetworkFaults, SimulatedNetwork};
+pub use trace::Trace;
