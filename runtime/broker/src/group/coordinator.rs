@@ -10,7 +10,8 @@
 //! asker waits for durability itself, so an asker that goes away takes nobody's answer with it.
 //!
 //! Invariants: no lock is held over an await; no answer is given before what it tells is durable.
-//! Never: decides; the machine does. Never asks the transaction coordinator under a lock of its own.
+//! Never: decides; the machine does. Never: asks the transaction coordinator under a lock of its
+//! own.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -6,7 +6,7 @@
 //!               timers                              open ─▶ replay
 //! ```
 //!
-//! `state`, `machine` and `rebalance` are the classic group; `offsets` is what groups have
+//! `state`, `machine`, `join` and `rebalance` are the classic group; `offsets` is what groups have
 //! committed; `shard` is one partition of `__consumer_offsets` with both; `replay` reads it back.
 //!
 //! Invariants: a group's log is its truth; memory follows it, and answers follow durability.
@@ -15,6 +15,7 @@
 mod commits;
 mod coordinator;
 mod event;
+mod join;
 mod machine;
 #[cfg(test)]
 mod machine_properties;

@@ -139,7 +139,8 @@ fn entry() -> impl Strategy<Value = Entry> {
             .prop_map(|(partition, value)| Entry::Plain { partition, value }),
         5 => (producer.clone(), partition.clone(), 0..1000_i64)
             .prop_map(|(producer, partition, value)| Entry::Pending { producer, partition, value }),
-        3 => (producer, any::<bool>()).prop_map(|(producer, commit)| Entry::Marker { producer, commit }),
+        3 => (producer, any::<bool>())
+            .prop_map(|(producer, commit)| Entry::Marker { producer, commit }),
         1 => partition.prop_map(|partition| Entry::Tombstone { partition }),
     ]
 }

@@ -5,7 +5,7 @@
 //! value = i16 version, then the fields of the version; no value is a tombstone
 //! ```
 //!
-//! Invariants: what is written reads back the same; metadata and assignments are kept byte for byte.
+//! Invariants: what is written reads back the same, metadata and assignments byte for byte.
 //! Never: guesses at a record that it does not know; that is an error, so that nothing is loaded
 //! in part.
 

@@ -2,7 +2,8 @@
 //! `commit` of an exactly-once job.
 //!
 //! ```text
-//! check topics ─▶ check membership ─▶ in the transaction? ─▶ append as its data ─▶ durable ─▶ answer
+//! check topics ─▶ check membership ─▶ in the transaction? ─▶ append as its data ─▶ durable
+//! ─▶ answer
 //! ```
 //!
 //! From version 5 on the partition of `__consumer_offsets` joins the transaction by this request;
