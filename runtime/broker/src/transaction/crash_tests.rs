@@ -1,4 +1,5 @@
-//! Transactions across power cuts: T1, T2, F2, F4, C2, C5, C6, and a cut after every disk operation.
+//! Transactions across power cuts (T1, T2, F2, F4, B20, C2, C5, C6), and a cut after every disk
+//! operation.
 //!
 //! Invariants: an answered commit is found again; no transaction is half there, ever.
 //! Never: closes a broker in order before a crash.

@@ -257,7 +257,11 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn no_history_confuses_owners_outcomes_or_epochs(

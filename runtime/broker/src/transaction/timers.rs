@@ -38,8 +38,8 @@ impl Coordinator {
 
     fn end_timed_out(&self, node: &Node) {
         for transactional_id in self.timed_out(node.now_ms()) {
-            let ended = self.handle(node, &transactional_id, Event::TimedOut);
-            tracing::info!(%transactional_id, answer = %ended.answer.error, "transaction timed out");
+            let answer = self.handle(node, &transactional_id, Event::TimedOut).answer.error;
+            tracing::info!(%transactional_id, %answer, "transaction timed out");
         }
     }
 
