@@ -4,7 +4,9 @@
 //! Never: moves data.
 
 mod groups;
+mod offsets;
 mod topics;
+mod transactions;
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use crate::config::ClientConfig;
 use crate::error::{ClusterError, RequestError};
 use crate::transport::IntoTransport;
 
+pub use offsets::OffsetSpec;
 pub use topics::{NewTopic, TopicDescription};
 
 /// How long a call may take, attempts and pauses together (`default.api.timeout.ms`, 60 s).

@@ -546,6 +546,12 @@ impl Cluster {
         self.lock().metadata.cluster_id.clone()
     }
 
+    /// The brokers that the metadata names.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.lock().metadata.nodes.keys().copied().collect()
+    }
+
     /// The controller, once metadata was seen: topics are created and deleted there.
     #[must_use]
     pub fn controller(&self) -> Option<NodeId> {

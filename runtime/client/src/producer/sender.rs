@@ -69,7 +69,7 @@ pub(super) enum Event {
 #[derive(Debug, Default)]
 struct NodeState {
     in_flight: usize,
-    connecting: bool,
+    connecting: Ask,
 }
 
 /// Something that is asked for again after a pause.
@@ -234,8 +234,10 @@ impl Sender {
     }
 
     fn answer_quiesce(&mut self) {
-        let quiet = !self.lanes.iter().any(Lane::any_in_flight);
-        if quiet && let Some(done) = self.quiescing.take() {
+        if self.quiescing.is_some()
+            && !self.lanes.iter().any(Lane::any_in_flight)
+            && let Some(done) = self.quiescing.take()
+        {
             // Whoever asked may have gone.
             let _ = done.send(());
         }
@@ -323,6 +325,12 @@ impl Sender {
         ticket: Option<&Ticket>,
         now_ms: i64,
     ) -> BTreeMap<NodeId, Plan> {
+        if let Some(ticket) = ticket
+            && self.added_in != ticket.number
+        {
+            self.added_in = ticket.number;
+            self.added.clear();
+        }
         let mut plans: BTreeMap<NodeId, Plan> = BTreeMap::new();
         let mut to_add = Vec::new();
         let identity = ticket.map(|ticket| ticket.identity).or(self.identity);
@@ -362,7 +370,7 @@ impl Sender {
                 to_add.push(index);
                 continue;
             }
-            if !self.has_room(leader) {
+            if !self.has_room(leader, now_ms) {
                 continue;
             }
             let size_bytes = match next {
@@ -387,9 +395,9 @@ impl Sender {
     }
 
     /// Whether a request may be sent to a broker now; connects where needed.
-    fn has_room(&mut self, node: NodeId) -> bool {
+    fn has_room(&mut self, node: NodeId, now_ms: i64) -> bool {
         let state = self.nodes.entry(node).or_default();
-        if state.connecting || state.in_flight >= self.config.max_in_flight {
+        if state.connecting.on_its_way || state.in_flight >= self.config.max_in_flight {
             return false;
         }
         if self
@@ -399,7 +407,12 @@ impl Sender {
         {
             return true;
         }
-        state.connecting = true;
+        if !state.connecting.may_start(now_ms) {
+            let at_ms = state.connecting.not_before_ms;
+            self.wake_at(at_ms);
+            return false;
+        }
+        state.connecting.started();
         let cluster = self.cluster.clone();
         self.events.push(Box::pin(async move {
             let timeout = cluster.config().request_timeout;
@@ -595,12 +608,7 @@ impl Sender {
                 }
             }
             Event::Connected { node, result } => {
-                self.nodes.entry(node).or_default().connecting = false;
-                if let Err(error) = result {
-                    tracing::debug!(%node, %error, "the leader cannot be reached");
-                    self.note_last(&error.to_string().into());
-                    self.refresh_wanted = true;
-                }
+                self.connected(node, result, now_ms);
             }
             Event::Refreshed(result) => self.refreshed(result, now_ms),
             Event::Identified(result) => self.identified(result, now_ms),
@@ -611,6 +619,18 @@ impl Sender {
             } => {
                 self.partitions_added(lanes, number, result, now_ms);
             }
+        }
+    }
+
+    fn connected(&mut self, node: NodeId, result: Result<(), RequestError>, now_ms: i64) {
+        let attempt = self.nodes.entry(node).or_default().connecting.attempt;
+        let pause_ms = result.is_err().then(|| self.pause_ms(attempt));
+        let state = self.nodes.entry(node).or_default();
+        state.connecting.ended(pause_ms, now_ms);
+        if let Err(error) = result {
+            tracing::debug!(%node, %error, "the leader cannot be reached");
+            self.note_last(&error.to_string().into());
+            self.refresh_wanted = true;
         }
     }
 
