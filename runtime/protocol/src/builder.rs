@@ -99,6 +99,7 @@ impl RecordBatchBuilder {
         let key_length = key.map_or(-1, |key| key.len() as i64);
         let value_length = value.map_or(-1, |value| value.len() as i64);
         let (key, value) = (key.unwrap_or_default(), value.unwrap_or_default());
+        let header_count = header_count as i64;
         let body = 1
             + zigzag::size_i64(timestamp_delta)
             + zigzag::size_i32(delta)
@@ -106,25 +107,22 @@ impl RecordBatchBuilder {
             + key.len()
             + zigzag::size_i64(value_length)
             + value.len()
-            + zigzag::size_i64(header_count as i64)
+            + zigzag::size_i64(header_count)
             + headers.len();
-        let mut start = Prefix::new();
-        start.put(body as i64);
-        start.push(0);
-        start.put(timestamp_delta);
-        start.put(i64::from(delta));
-        start.put(key_length);
-        let mut middle = Prefix::new();
-        middle.put(value_length);
-        let mut end = Prefix::new();
-        end.put(header_count as i64);
-        self.buffer.reserve(body + zigzag::MAX_BYTES_I32);
-        self.buffer.extend_from_slice(start.bytes());
-        self.buffer.extend_from_slice(key);
-        self.buffer.extend_from_slice(middle.bytes());
-        self.buffer.extend_from_slice(value);
-        self.buffer.extend_from_slice(end.bytes());
-        self.buffer.extend_from_slice(headers);
+        let start = self.buffer.len();
+        let end = start + zigzag::size_i64(body as i64) + body;
+        self.buffer.resize(end, 0);
+        let mut rest = self.buffer.get_mut(start..).unwrap_or_default();
+        rest = zigzag::write(rest, body as i64);
+        rest = zigzag::write(rest, 0); // attributes: none are defined
+        rest = zigzag::write(rest, timestamp_delta);
+        rest = zigzag::write(rest, i64::from(delta));
+        rest = zigzag::write(rest, key_length);
+        rest = copy(rest, key);
+        rest = zigzag::write(rest, value_length);
+        rest = copy(rest, value);
+        rest = zigzag::write(rest, header_count);
+        copy(rest, headers);
         delta
     }
 
@@ -191,6 +189,8 @@ impl RecordBatchBuilder {
         if self.compression() == Compression::None {
             let done = write_header(&mut self.buffer, &fields);
             let batch = self.buffer.split().freeze();
+            // The next batch will be about as large: room for it is made once.
+            self.buffer.reserve(batch.len());
             self.clear();
             return done.map(|()| batch);
         }
@@ -209,42 +209,12 @@ impl RecordBatchBuilder {
     }
 }
 
-/// Small fields on the stack, so that the buffer grows once for them.
-struct Prefix {
-    bytes: [u8; 48],
-    length: usize,
-}
-
-impl Prefix {
-    fn new() -> Prefix {
-        Prefix {
-            bytes: [0; 48],
-            length: 0,
-        }
-    }
-
-    #[inline]
-    fn put(&mut self, value: i64) {
-        let mut raw = ((value << 1) ^ (value >> 63)) as u64;
-        while raw >= 0x80 {
-            self.push(raw as u8 | 0x80);
-            raw >>= 7;
-        }
-        self.push(raw as u8);
-    }
-
-    #[inline]
-    fn push(&mut self, byte: u8) {
-        if let Some(slot) = self.bytes.get_mut(self.length) {
-            *slot = byte;
-            self.length += 1;
-        }
-    }
-
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
-    }
+/// Copies `bytes` to the start of `target` and returns what is left of it.
+#[inline]
+fn copy<'a>(target: &'a mut [u8], bytes: &[u8]) -> &'a mut [u8] {
+    let (start, rest) = target.split_at_mut(bytes.len().min(target.len()));
+    start.copy_from_slice(bytes.get(..start.len()).unwrap_or_default());
+    rest
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::zigzag;
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 
 /// The least that a record takes: seven one-byte fields.
 pub(crate) const MIN_RECORD_BYTES: usize = 7;
@@ -174,8 +173,7 @@ impl<'a> HeaderIter<'a> {
             return None;
         }
         let mut at = 0;
-        let (key, value) = read_header(self.bytes, &mut at)?;
-        let header = (self.bytes.get(key)?, slice_of(self.bytes, value));
+        let header = read_header(self.bytes, &mut at)?;
         self.bytes = self.bytes.get(at..)?;
         self.remaining -= 1;
         Some(header)
@@ -217,35 +215,30 @@ pub(crate) fn header_size_bytes(key: &str, value: Option<&[u8]>) -> usize {
         + value_bytes
 }
 
-/// Where the parts of one record lie in the payload.
-struct Layout {
+/// The parts of one record as they lie in the payload.
+struct Parts<'a> {
     timestamp_delta: i64,
     offset_delta: i32,
-    key: Option<Range<usize>>,
-    value: Option<Range<usize>>,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
     header_count: u32,
-    headers: Range<usize>,
-}
-
-#[inline]
-fn slice_of(bytes: &[u8], range: Option<Range<usize>>) -> Option<&[u8]> {
-    range.and_then(|range| bytes.get(range))
+    headers: &'a [u8],
 }
 
 /// A nullable run: the outer `None` is malformed, the inner one is null.
 #[inline]
-fn read_run(bytes: &[u8], at: &mut usize) -> Option<Option<Range<usize>>> {
+fn read_run<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Option<&'a [u8]>> {
     let length = zigzag::read_i32(bytes, at)?;
     let Ok(length) = usize::try_from(length) else {
         return (length == -1).then_some(None);
     };
-    let end = at.checked_add(length).filter(|end| *end <= bytes.len())?;
-    let run = *at..end;
-    *at = end;
+    let run = bytes.get(*at..)?.get(..length)?;
+    *at += length;
     Some(Some(run))
 }
 
-fn read_header(bytes: &[u8], at: &mut usize) -> Option<(Range<usize>, Option<Range<usize>>)> {
+#[inline]
+fn read_header<'a>(bytes: &'a [u8], at: &mut usize) -> Option<(&'a [u8], Option<&'a [u8]>)> {
     let key = read_run(bytes, at)??;
     let value = read_run(bytes, at)?;
     Some((key, value))
@@ -253,7 +246,7 @@ fn read_header(bytes: &[u8], at: &mut usize) -> Option<(Range<usize>, Option<Ran
 
 /// Reads the record at `*at`; the error names the field that does not hold.
 #[inline]
-fn read_record(bytes: &[u8], at: &mut usize) -> Result<Layout, &'static str> {
+fn read_record<'a>(bytes: &'a [u8], at: &mut usize) -> Result<Parts<'a>, &'static str> {
     let length = zigzag::read_i32(bytes, at).ok_or("length")?;
     let end = usize::try_from(length)
         .ok()
@@ -266,15 +259,14 @@ fn read_record(bytes: &[u8], at: &mut usize) -> Result<Layout, &'static str> {
     let value = read_run(body, at).ok_or("value length")?;
     let header_count = zigzag::read_i32(body, at).ok_or("header count")?;
     let header_count = u32::try_from(header_count).map_err(|_| "header count")?;
-    let headers_start = *at;
+    let headers = body.get(*at..).ok_or("header")?;
     for _ in 0..header_count {
         read_header(body, at).ok_or("header")?;
     }
     if *at != body.len() {
         return Err("length (bytes are left over)");
     }
-    let headers = headers_start..*at;
-    Ok(Layout {
+    Ok(Parts {
         timestamp_delta,
         offset_delta,
         key,
@@ -284,16 +276,65 @@ fn read_record(bytes: &[u8], at: &mut usize) -> Result<Layout, &'static str> {
     })
 }
 
+/// How far a walk has come.
+#[derive(Clone, Debug)]
+struct Progress {
+    at: usize,
+    next_index: i32,
+    count: i32,
+}
+
+impl Progress {
+    #[inline]
+    fn next<'a>(&mut self, payload: &'a [u8]) -> Option<Result<Parts<'a>, BatchError>> {
+        let index = self.next_index;
+        if index >= self.count {
+            if self.at < payload.len() {
+                let bytes = payload.len() - self.at;
+                self.at = payload.len();
+                return Some(Err(BatchError::BytesAfterRecords { bytes }));
+            }
+            return None;
+        }
+        self.next_index += 1;
+        match read_record(payload, &mut self.at) {
+            Ok(parts) => Some(Ok(parts)),
+            Err(field) => {
+                self.next_index = self.count;
+                self.at = payload.len();
+                Some(Err(BatchError::MalformedRecord { index, field }))
+            }
+        }
+    }
+}
+
+/// What turns a record's deltas into offset and timestamp.
+#[derive(Clone, Copy, Debug)]
+struct Bases {
+    offset: i64,
+    timestamp: i64,
+    append_time: Option<i64>,
+}
+
+impl Bases {
+    #[inline]
+    fn offset(&self, parts: &Parts<'_>) -> i64 {
+        self.offset.saturating_add(i64::from(parts.offset_delta))
+    }
+
+    #[inline]
+    fn timestamp(&self, parts: &Parts<'_>) -> i64 {
+        self.append_time
+            .unwrap_or_else(|| self.timestamp.saturating_add(parts.timestamp_delta))
+    }
+}
+
 /// The records of one batch, in order. After an error nothing more comes.
 #[derive(Clone, Debug)]
 pub struct Records {
     payload: Bytes,
-    at: usize,
-    next_index: i32,
-    count: i32,
-    base_offset: i64,
-    base_timestamp: i64,
-    append_time: Option<i64>,
+    progress: Progress,
+    bases: Bases,
 }
 
 impl Records {
@@ -304,21 +345,27 @@ impl Records {
         base_timestamp: i64,
         append_time: Option<i64>,
     ) -> Records {
-        Records {
-            payload,
+        let progress = Progress {
             at: 0,
             next_index: 0,
             count,
-            base_offset,
-            base_timestamp,
+        };
+        let bases = Bases {
+            offset: base_offset,
+            timestamp: base_timestamp,
             append_time,
+        };
+        Records {
+            payload,
+            progress,
+            bases,
         }
     }
 
     /// How many records the batch says are still to come.
     #[must_use]
     pub fn remaining(&self) -> usize {
-        usize::try_from(self.count - self.next_index).unwrap_or_default()
+        usize::try_from(self.progress.count - self.progress.next_index).unwrap_or_default()
     }
 
     pub(crate) fn plain_bytes(&self) -> usize {
@@ -328,68 +375,31 @@ impl Records {
     /// The next record, borrowed: half the cost of the owned one.
     #[inline]
     pub fn next_view(&mut self) -> Option<Result<RecordView<'_>, BatchError>> {
-        let layout = match self.next_layout()? {
-            Ok(layout) => layout,
-            Err(error) => return Some(Err(error)),
-        };
-        let bytes = self.payload.as_ref();
-        Some(Ok(RecordView {
-            offset: self
-                .base_offset
-                .saturating_add(i64::from(layout.offset_delta)),
-            timestamp: timestamp(
-                self.append_time,
-                self.base_timestamp,
-                layout.timestamp_delta,
-            ),
-            key: slice_of(bytes, layout.key),
-            value: slice_of(bytes, layout.value),
-            header_count: layout.header_count,
-            header_bytes: bytes.get(layout.headers).unwrap_or_default(),
-        }))
+        let bases = self.bases;
+        match self.progress.next(&self.payload)? {
+            Ok(parts) => Some(Ok(RecordView {
+                offset: bases.offset(&parts),
+                timestamp: bases.timestamp(&parts),
+                key: parts.key,
+                value: parts.value,
+                header_count: parts.header_count,
+                header_bytes: parts.headers,
+            })),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// The next record's offset delta, timestamp and whether it has a key.
     #[inline]
     pub(crate) fn next_shape(&mut self) -> Option<Result<(i32, i64, bool), BatchError>> {
-        let layout = match self.next_layout()? {
-            Ok(layout) => layout,
-            Err(error) => return Some(Err(error)),
-        };
-        let time = timestamp(
-            self.append_time,
-            self.base_timestamp,
-            layout.timestamp_delta,
-        );
-        Some(Ok((layout.offset_delta, time, layout.key.is_some())))
-    }
-
-    #[inline]
-    fn next_layout(&mut self) -> Option<Result<Layout, BatchError>> {
-        let index = self.next_index;
-        if index >= self.count {
-            if self.at < self.payload.len() {
-                let bytes = self.payload.len() - self.at;
-                self.at = self.payload.len();
-                return Some(Err(BatchError::BytesAfterRecords { bytes }));
+        match self.progress.next(&self.payload)? {
+            Ok(parts) => {
+                let timestamp = self.bases.timestamp(&parts);
+                Some(Ok((parts.offset_delta, timestamp, parts.key.is_some())))
             }
-            return None;
-        }
-        self.next_index += 1;
-        match read_record(&self.payload, &mut self.at) {
-            Ok(layout) => Some(Ok(layout)),
-            Err(field) => {
-                self.next_index = self.count;
-                self.at = self.payload.len();
-                Some(Err(BatchError::MalformedRecord { index, field }))
-            }
+            Err(error) => Some(Err(error)),
         }
     }
-}
-
-#[inline]
-fn timestamp(append_time: Option<i64>, base: i64, delta: i64) -> i64 {
-    append_time.unwrap_or_else(|| base.saturating_add(delta))
 }
 
 impl Iterator for Records {
@@ -397,35 +407,29 @@ impl Iterator for Records {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let layout = match self.next_layout()? {
-            Ok(layout) => layout,
+        let parts = match self.progress.next(&self.payload)? {
+            Ok(parts) => parts,
             Err(error) => return Some(Err(error)),
         };
-        let headers = if layout.header_count == 0 {
+        let headers = if parts.header_count == 0 {
             Headers::new()
         } else {
             Headers {
-                count: layout.header_count,
-                bytes: self.payload.slice(layout.headers),
+                count: parts.header_count,
+                bytes: self.payload.slice_ref(parts.headers),
             }
         };
         Some(Ok(Record {
-            offset: self
-                .base_offset
-                .saturating_add(i64::from(layout.offset_delta)),
-            timestamp: timestamp(
-                self.append_time,
-                self.base_timestamp,
-                layout.timestamp_delta,
-            ),
-            key: layout.key.map(|range| self.payload.slice(range)),
-            value: layout.value.map(|range| self.payload.slice(range)),
+            offset: self.bases.offset(&parts),
+            timestamp: self.bases.timestamp(&parts),
+            key: parts.key.map(|key| self.payload.slice_ref(key)),
+            value: parts.value.map(|value| self.payload.slice_ref(value)),
             headers,
         }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let most = self.payload.len().saturating_sub(self.at) / MIN_RECORD_BYTES;
+        let most = self.payload.len().saturating_sub(self.progress.at) / MIN_RECORD_BYTES;
         (0, Some(most.min(self.remaining()) + 1))
     }
 }

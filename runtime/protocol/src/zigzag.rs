@@ -65,7 +65,10 @@ pub(crate) fn size_i32(value: i32) -> usize {
 #[inline]
 pub(crate) fn size_i64(value: i64) -> usize {
     let raw = ((value << 1) ^ (value >> 63)) as u64;
-    let bits = 64 - (raw | 1).leading_zeros() as usize;
+    if raw < 0x80 {
+        return 1;
+    }
+    let bits = 64 - raw.leading_zeros() as usize;
     bits.div_ceil(7)
 }
 
@@ -84,6 +87,24 @@ pub(crate) fn put_i64(buffer: &mut [u8; MAX_BYTES_I64], value: i64) -> usize {
         raw >>= 7;
     }
     length
+}
+
+/// Writes a zigzag `i64` to the start of `target`, which has room, and returns what is left of it.
+#[inline]
+pub(crate) fn write(mut target: &mut [u8], value: i64) -> &mut [u8] {
+    let mut raw = ((value << 1) ^ (value >> 63)) as u64;
+    loop {
+        let Some((slot, rest)) = target.split_first_mut() else {
+            return &mut [];
+        };
+        target = rest;
+        if raw < 0x80 {
+            *slot = raw as u8;
+            return target;
+        }
+        *slot = raw as u8 | 0x80;
+        raw >>= 7;
+    }
 }
 
 #[cfg(test)]
