@@ -47,7 +47,6 @@ pub(crate) enum Step {
 pub(crate) struct Received {
     pub(crate) api: ApiKey,
     pub(crate) version: i16,
-    pub(crate) at_ms: i64,
     /// The batches of a Produce request, by topic and partition.
     pub(crate) batches: Vec<(String, i32, Bytes)>,
     /// EndTxn only.
@@ -217,13 +216,11 @@ impl Transport for ScriptedBroker {
 
 impl ScriptedBroker {
     async fn serve(self, mut requests: mpsc::Receiver<Frame>, answers: mpsc::Sender<Frame>) {
-        let started = tokio::time::Instant::now();
-        let now_ms = move || i64::try_from(started.elapsed().as_millis()).unwrap();
         while let Some(frame) = requests.recv().await {
             let mut decoder = Decoder::new(frame);
             let header = decode_request_header(&mut decoder).unwrap();
             let api = ApiKey::from_i16(header.api_key).unwrap();
-            let (step, at_ms) = {
+            let step = {
                 let mut state = self.lock();
                 let queued = 1 + requests.len();
                 if api == ApiKey::Produce {
@@ -231,7 +228,7 @@ impl ScriptedBroker {
                 }
                 let scripted = state.script.get_mut(&api).and_then(VecDeque::pop_front);
                 let otherwise = state.otherwise.get(&api).copied();
-                (scripted.or(otherwise).unwrap_or(Step::Pass), now_ms())
+                scripted.or(otherwise).unwrap_or(Step::Pass)
             };
             let forced = match step {
                 Step::Error(code) => Some(code),
@@ -247,7 +244,6 @@ impl ScriptedBroker {
                 state.received.push(Received {
                     api,
                     version: header.api_version,
-                    at_ms,
                     batches: Vec::new(),
                     committed: None,
                     producer: None,

@@ -248,7 +248,7 @@ impl ProducerBuilder {
             if let Some(acks) = acks {
                 return contradiction(
                     format!("acks={acks}"),
-                    "a sequence can only be trusted when all in-sync replicas have it: use acks=all",
+                    "a sequence is only safe when all in-sync replicas have it: use acks=all",
                 );
             }
             if let Some(count) = in_flight {

@@ -8,6 +8,7 @@
 mod accumulator;
 pub mod config;
 mod delivery;
+mod drain;
 mod idempotence;
 mod outcome;
 pub mod partitioner;

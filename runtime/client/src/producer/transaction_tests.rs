@@ -598,3 +598,19 @@ async fn a_transaction_that_used_up_its_buffer_time_cannot_commit() {
     assert!(error.to_string().contains("nowhere"), "{error}");
     producer.abort().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_in_doubt_that_is_then_refused_is_ended_by_a_new_epoch_not_by_an_abort() {
+    let broker = ScriptedBroker::new(&[("out", 1)]);
+    let producer = ready(&broker).await;
+    producer.begin().unwrap();
+    drop(producer.send(record("a")).await.unwrap());
+    let abortable = Step::Error(ErrorCode::TRANSACTION_ABORTABLE);
+    broker.script(ApiKey::EndTxn, &[Step::Disconnect, abortable]);
+    let error = producer.commit().await.unwrap_err();
+    assert!(matches!(error, TransactionError::Abortable { .. }), "{error}");
+    producer.abort().await.unwrap();
+    assert_eq!(ends(&broker), [(true, 0), (true, 0)]);
+    assert_eq!(broker.received(ApiKey::InitProducerId).len(), 2);
+    producer.begin().unwrap();
+}

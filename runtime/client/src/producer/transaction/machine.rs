@@ -5,11 +5,11 @@
 //! Never: a clock, I/O, or a wait.
 //!
 //! ```text
-//! Uninitialised ─► Initialising ─► Ready ─► InTransaction ─► Committing ─► Ready
-//!                       ▲            ▲          │   │             │ (outcome asked
-//!                       │            │          │   ▼             ▼  by re-init)
-//!                       │            └──── Aborting ◄─ AbortableError
-//!                       └───────────────────────┘ (new epoch)      any ─► FatalError
+//! Uninitialised -> Initialising -> Ready -> InTransaction -> Committing -> Ready
+//! InTransaction or Committing -> AbortableError     (something failed the transaction)
+//! InTransaction or AbortableError -> Aborting -> Ready, or -> Initialising for a new epoch
+//! Committing -> Initialising                        (the outcome is asked for by a new epoch)
+//! any -> FatalError
 //! ```
 
 use std::sync::Arc;

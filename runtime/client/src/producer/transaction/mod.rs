@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_protocol::messages::{AddPartitionsToTxnResponse, EndTxnRequest};
-use millstream_protocol::{ApiKey, ErrorClass, ErrorContext, TopicPartition, class};
+use millstream_protocol::{ApiKey, ErrorClass, ErrorCode, ErrorContext, TopicPartition, class};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -393,6 +393,17 @@ impl Producer {
             }
             Ok(answer) => answer.error_code,
         };
+        self.end_refused(code, was_in_doubt, id).await
+    }
+
+    /// What a refusal of EndTxn means.
+    async fn end_refused<T>(
+        &self,
+        code: ErrorCode,
+        was_in_doubt: bool,
+        id: &Arc<str>,
+    ) -> Attempt<T> {
+        let shared = &self.handle.shared;
         let cause: Arc<str> = code.to_string().into();
         let transactional_id = Arc::clone(id);
         match class(ApiKey::EndTxn, code, ErrorContext::Transactional) {
@@ -406,6 +417,10 @@ impl Producer {
                 Attempt::Again(cause)
             }
             ErrorClass::AbortTransaction => {
+                if was_in_doubt {
+                    // An earlier attempt may have committed: only InitProducerId may follow.
+                    shared.need_new_epoch();
+                }
                 shared.fail_transaction(&cause);
                 Attempt::Stop(TransactionError::Abortable {
                     transactional_id,
