@@ -11,16 +11,22 @@ use std::time::Duration;
 #[must_use]
 pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
-/// The largest resident size that this process has had, in bytes; zero where the system does not say.
+/// The largest resident size that this process has had, in bytes; zero where the system does not
+/// say.
 #[must_use]
 pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kibibytes.and_then(|text| text.trim().parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+    kibibytes
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
 }
 
 /// Median and 99th percentile of `count` appends of 4 KiB with one fdatasync each, in milliseconds.
@@ -45,7 +51,9 @@ pub fn bare_fdatasync_ms(directory: &Path, count: usize) -> std::io::Result<(f64
 pub fn quantile_ms(durations: &mut [Duration], quantile: f64) -> f64 {
     durations.sort_unstable();
     let at = ((durations.len() as f64 * quantile) as usize).min(durations.len().saturating_sub(1));
-    durations.get(at).map_or(0.0, |duration| duration.as_secs_f64() * 1_000.0)
+    durations
+        .get(at)
+        .map_or(0.0, |duration| duration.as_secs_f64() * 1_000.0)
 }
 
 /// The median of the values; sorts them.

@@ -1,17 +1,19 @@
 //! A read-process-write loop by hand: what the streams runtime does for you, with nothing hidden.
 //!
-//! It reads `orders`, counts the characters of each value, and writes `orders.lengths`, with the offsets in the same
-//! transaction. Each class of error is treated as it must be, and the comments say why.
+//! It reads `orders`, counts the characters of each value, and writes `orders.lengths`, with the
+//! offsets in the same transaction. Each class of error is treated as it must be, and the comments
+//! say why.
 //!
-//! Invariants: after an abort the consumer goes back to its committed offsets, or the aborted batch would be skipped (the
-//! fault of many published loops); a commit without an answer is asked for again, never aborted.
+//! Invariants: after an abort the consumer goes back to its committed offsets, or the aborted batch
+//! would be skipped (the fault of many published loops); a commit without an answer is asked for
+//! again, never aborted.
 //! Never: commits an offset outside of a transaction.
 
 use std::time::Duration;
 
 use anyhow::bail;
-use millstream::client::consumer::{AutoOffsetReset, ConsumerRecords};
 use millstream::Error;
+use millstream::client::consumer::{AutoOffsetReset, ConsumerRecords};
 use millstream::client::{OffsetAndMetadata, TransactionError};
 use millstream::prelude::*;
 
@@ -22,10 +24,13 @@ async fn main() -> anyhow::Result<()> {
     let broker = Broker::in_memory().await?;
     fill(&broker).await?;
 
-    let producer = Producer::transactional("orders-lengths-1").connect(&broker).await?;
+    let producer = Producer::transactional("orders-lengths-1")
+        .connect(&broker)
+        .await?;
     // Fences every earlier holder of the id, and waits until what it left open is decided.
     producer.init_transactions().await?;
-    // read_committed and no auto-commit are the defaults here; in Kafka's clients they have to be set.
+    // read_committed and no auto-commit are the defaults here; in Kafka's clients they have to be
+    // set.
     let consumer = Consumer::builder()
         .group_id("orders-lengths")
         .auto_offset_reset(AutoOffsetReset::Earliest)
@@ -41,15 +46,17 @@ async fn main() -> anyhow::Result<()> {
         }
         match process(&producer, &consumer, &records).await {
             Ok(()) => done += records.len(),
-            // Somebody with the same id runs: whatever this instance did since is void, and nothing may be retried.
+            // Somebody with the same id runs: whatever this instance did since is void, and nothing
+            // may be retried.
             Err(Error::Transaction(
                 error @ (TransactionError::Fenced { .. } | TransactionError::Fatal { .. }),
             )) => {
                 producer.close(Duration::ZERO).await;
                 bail!(error);
             }
-            // The commit was asked for three times without an answer. It may have happened, so it is neither aborted nor
-            // done again: a new start fences, reads the committed offsets, and knows.
+            // The commit was asked for three times without an answer. It may have happened, so it
+            // is neither aborted nor done again: a new start fences, reads the committed offsets,
+            // and knows.
             Err(Error::Transaction(error @ TransactionError::CommitInDoubt { .. })) => {
                 producer.close(Duration::ZERO).await;
                 bail!(error);
@@ -84,7 +91,8 @@ async fn process(
         if let Some(key) = &record.key {
             output = output.key(key.clone());
         }
-        // The acknowledgement is not awaited here: commit() waits for all of them and fails where one did.
+        // The acknowledgement is not awaited here: commit() waits for all of them and fails where
+        // one did.
         drop(producer.send(output).await?);
     }
     let offsets: Vec<(TopicPartition, OffsetAndMetadata)> = records
@@ -92,7 +100,8 @@ async fn process(
         .iter()
         .map(|read| (read.topic_partition.clone(), read.next_offset.into()))
         .collect();
-    // The group's metadata makes the coordinator refuse these offsets where the group has moved on without us.
+    // The group's metadata makes the coordinator refuse these offsets where the group has moved on
+    // without us.
     let group = consumer.group_metadata()?;
     producer.send_offsets(&offsets, &group).await?;
     for attempt in 1.. {

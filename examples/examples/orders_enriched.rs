@@ -1,11 +1,13 @@
-//! The whole product in one job: orders are joined with customers and written, with an audit trail, exactly once.
+//! The whole product in one job: orders are joined with customers and written, with an audit trail,
+//! exactly once.
 //!
-//! `cargo run --release --example orders_enriched` starts a broker in a temporary directory, loads the bundled orders,
-//! enriches them into `orders.enriched` and `orders.audit` in one transaction a commit, and says what it did. `--help` shows
-//! how to keep the data, to run against another broker, and to let other clients in.
+//! `cargo run --release --example orders_enriched` starts a broker in a temporary directory, loads
+//! the bundled orders, enriches them into `orders.enriched` and `orders.audit` in one transaction a
+//! commit, and says what it did. `--help` shows how to keep the data, to run against another
+//! broker, and to let other clients in.
 //!
-//! Invariants: every record of `orders` ends in `orders.audit` or in `orders.dead-letter` exactly once, and
-//! `orders.enriched` has one record for each audited one.
+//! Invariants: every record of `orders` ends in `orders.audit` or in `orders.dead-letter` exactly
+//! once, and `orders.enriched` has one record for each audited one.
 //! Never: reads a record's key; it passes through, null included.
 
 use std::collections::BTreeMap;
@@ -23,11 +25,11 @@ use examples::model::{Audit, Customer, Enriched, Order};
 use examples::process::peak_rss_bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millstream::Broker;
+use millstream::TopicPartition;
 use millstream::client::consumer::{AutoOffsetReset, Consumer};
 use millstream::client::{IntoTransport, TcpTransport, Transport};
 use millstream::prelude::{PoisonPolicy, RecordContext, Streams, StreamsBuilder, Topology, json};
 use millstream::streams::{Progress, RunningStreams, json_objects};
-use millstream::TopicPartition;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
@@ -56,7 +58,8 @@ struct Options {
     /// Names the application and its consumer group
     #[arg(long, value_name = "ID", default_value = "orders-enrichment")]
     application_id: String,
-    /// Identity of this instance (default: <application id>-1); a second instance with it takes over
+    /// Identity of this instance (default: <application id>-1); a second instance with it takes
+    /// over
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Time between commits
@@ -76,7 +79,11 @@ fn topology() -> millstream::Result<Topology> {
     let orders = builder.stream("orders", json_objects::<Option<Bytes>, Order>());
     orders
         .clone()
-        .left_join_global(&customers, |_, order| order.customer_id.clone(), Enriched::new)
+        .left_join_global(
+            &customers,
+            |_, order| order.customer_id.clone(),
+            Enriched::new,
+        )
         .to("orders.enriched", json());
     orders
         .process_values(|| {
@@ -125,26 +132,39 @@ impl Place {
     async fn open(options: &Options) -> anyhow::Result<Self> {
         if let Some(bootstrap) = &options.bootstrap {
             let transport: Arc<dyn Transport> = Arc::new(TcpTransport::new(bootstrap));
-            return Ok(Self { transport, broker: None, _temporary: None });
+            return Ok(Self {
+                transport,
+                broker: None,
+                _temporary: None,
+            });
         }
         let temporary = match &options.data_dir {
             Some(_) => None,
             None => Some(tempfile::tempdir().context("no temporary directory can be made")?),
         };
-        let directory = options.data_dir.as_deref().or(temporary.as_ref().map(tempfile::TempDir::path));
+        let directory = options
+            .data_dir
+            .as_deref()
+            .or(temporary.as_ref().map(tempfile::TempDir::path));
         let directory = directory.context("there is always a directory")?;
         let broker = Broker::open(directory).await?;
         if let Some(listen) = options.listen {
             say(&format!("listening on {}", broker.listen(listen).await?));
         }
         let transport = broker.into_transport();
-        Ok(Self { transport, broker: Some(broker), _temporary: temporary })
+        Ok(Self {
+            transport,
+            broker: Some(broker),
+            _temporary: temporary,
+        })
     }
 }
 
 async fn run(options: &Options, place: &Place) -> anyhow::Result<(Progress, f64)> {
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     let job = async {
         load::create_topics(&place.transport).await?;
         let transactional_id = options
@@ -239,7 +259,9 @@ async fn work(
 async fn ends(transport: &Arc<dyn Transport>) -> anyhow::Result<BTreeMap<TopicPartition, i64>> {
     let consumer = Consumer::builder().connect(transport).await?;
     let count = consumer.partitions_of("orders").await?;
-    let partitions: Vec<_> = (0..count).map(|p| TopicPartition::new("orders", p)).collect();
+    let partitions: Vec<_> = (0..count)
+        .map(|p| TopicPartition::new("orders", p))
+        .collect();
     let ends = consumer.end_offsets(&partitions).await?;
     consumer.close().await?;
     Ok(ends)
@@ -285,7 +307,11 @@ impl Summary {
             dead_lettered: written("orders.dead-letter"),
             commits: progress.commits,
             seconds,
-            records_per_second: if seconds > 0.0 { orders_read as f64 / seconds } else { 0.0 },
+            records_per_second: if seconds > 0.0 {
+                orders_read as f64 / seconds
+            } else {
+                0.0
+            },
             peak_rss_bytes: peak_rss_bytes(),
         }
     }
@@ -303,7 +329,9 @@ impl Summary {
             self.records_per_second,
         ));
         if options.data_dir.is_none() && options.bootstrap.is_none() {
-            say("the data was temporary; keep it with --data-dir ./data, and run again: nothing is done twice");
+            say(
+                "the data was temporary; keep it with --data-dir ./data, and run again: nothing is done twice",
+            );
         }
     }
 }

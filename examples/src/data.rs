@@ -1,7 +1,7 @@
 //! The bundled orders and customers, and the generator that they come from.
 //!
-//! Invariants: the bundled data are the first records of the generator (a test compares them), so loading them and loading
-//! generated ones continue each other.
+//! Invariants: the bundled data are the first records of the generator (a test compares them), so
+//! loading them and loading generated ones continue each other.
 //! Never: two different records under one number.
 
 use std::io::Read as _;
@@ -17,12 +17,36 @@ pub const SOURCE: &str = "millstream orders workload, seed 20261129";
 
 const SEED: u64 = 20_261_129;
 const FIRST_NAMES: [&str; 16] = [
-    "Amélie", "Björn", "Chiều", "Dewi", "Émile", "Фёдор", "Gül", "Håkon", "Íris", "José", "Kübra",
-    "Lưu", "Mária", "Ngọc", "Óscar", "さくら",
+    "Amélie",
+    "Björn",
+    "Chiều",
+    "Dewi",
+    "Émile",
+    "Фёдор",
+    "Gül",
+    "Håkon",
+    "Íris",
+    "José",
+    "Kübra",
+    "Lưu",
+    "Mária",
+    "Ngọc",
+    "Óscar",
+    "さくら",
 ];
 const LAST_NAMES: [&str; 12] = [
-    "Åkesson", "Nguyễn", "Santoso", "Müller", "Иванова", "García", "O’Neill", "Øster", "Petrović",
-    "Şahin", "Wójcik", "山田",
+    "Åkesson",
+    "Nguyễn",
+    "Santoso",
+    "Müller",
+    "Иванова",
+    "García",
+    "O’Neill",
+    "Øster",
+    "Petrović",
+    "Şahin",
+    "Wójcik",
+    "山田",
 ];
 const TIERS: [&str; 4] = ["bronze", "silver", "gold", "platinum"];
 const COUNTRIES: [&str; 10] = ["ID", "VN", "DE", "FR", "SE", "TR", "JP", "BR", "PL", "IE"];
@@ -57,22 +81,40 @@ pub fn order(number: u64) -> RawRecord {
     match number % 250 {
         // One record in 250 is malformed, in turn in each of the ways that producers find.
         113 => malformed(number / 250, order_id, &value),
-        _ => RawRecord { key: Some(order_id.into_bytes()), value: Some(value.into_bytes()) },
+        _ => RawRecord {
+            key: Some(order_id.into_bytes()),
+            value: Some(value.into_bytes()),
+        },
     }
 }
 
 fn malformed(kind: u64, order_id: String, value: &str) -> RawRecord {
     let value = match kind % 8 {
         0 => value[..value.len() / 2].to_owned().into_bytes(),
-        1 => value.replace("\"quantity\":", "\"quantity\":-").into_bytes(),
+        1 => value
+            .replace("\"quantity\":", "\"quantity\":-")
+            .into_bytes(),
         2 => value.replace("\"sku\":", "\"product\":").into_bytes(),
         3 => value.replace("2026-", "yesterday ").into_bytes(),
-        4 => value.replace("\"unit_price_cents\":", "\"unit_price_cents\":9999999999999999").into_bytes(),
+        4 => value
+            .replace(
+                "\"unit_price_cents\":",
+                "\"unit_price_cents\":9999999999999999",
+            )
+            .into_bytes(),
         5 => vec![0xff, 0xfe, 0x00, 0x7b],
         6 => b"[\"an\",\"array\"]".to_vec(),
-        _ => return RawRecord { key: None, value: None },
+        _ => {
+            return RawRecord {
+                key: None,
+                value: None,
+            };
+        }
     };
-    RawRecord { key: Some(order_id.into_bytes()), value: Some(value) }
+    RawRecord {
+        key: Some(order_id.into_bytes()),
+        value: Some(value),
+    }
 }
 
 /// The customer with this number, counted from 0.
@@ -106,7 +148,8 @@ pub fn bundled_customers() -> Vec<RawRecord> {
     unpack(include_bytes!("../data/customers.gz"))
 }
 
-/// The bundle's form: each key and value as a little-endian `i32` length (-1 for null) and its bytes, gzipped.
+/// The bundle's form: each key and value as a little-endian `i32` length (-1 for null) and its
+/// bytes, gzipped.
 fn unpack(packed: &[u8]) -> Vec<RawRecord> {
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(packed)
@@ -137,7 +180,10 @@ fn take(rest: &mut &[u8]) -> Option<Option<Vec<u8>>> {
 pub fn pack(records: &[RawRecord]) -> Vec<u8> {
     use std::io::Write as _;
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    for field in records.iter().flat_map(|record| [&record.key, &record.value]) {
+    for field in records
+        .iter()
+        .flat_map(|record| [&record.key, &record.value])
+    {
         let length = field.as_ref().map_or(-1, |field| field.len() as i32);
         let field = field.as_deref().unwrap_or_default();
         encoder
@@ -157,7 +203,10 @@ mod tests {
         let record = |number| {
             let customer = customer(number);
             let value = serde_json::to_vec(&customer).expect("a customer is JSON");
-            RawRecord { key: Some(customer.customer_id.into_bytes()), value: Some(value) }
+            RawRecord {
+                key: Some(customer.customer_id.into_bytes()),
+                value: Some(value),
+            }
         };
         (0..CUSTOMERS).map(record).collect()
     }
@@ -169,12 +218,21 @@ mod tests {
         if std::env::var_os("MILLSTREAM_WRITE_BUNDLE").is_some() {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/data");
             std::fs::write(format!("{folder}/orders.gz"), pack(&orders)).expect("writable");
-            std::fs::write(format!("{folder}/customers.gz"), pack(&generated_customers()))
-                .expect("writable");
+            std::fs::write(
+                format!("{folder}/customers.gz"),
+                pack(&generated_customers()),
+            )
+            .expect("writable");
             return;
         }
-        assert!(bundled_orders() == orders, "orders.gz differs from the generator");
-        assert!(bundled_customers() == generated_customers(), "customers.gz differs");
+        assert!(
+            bundled_orders() == orders,
+            "orders.gz differs from the generator"
+        );
+        assert!(
+            bundled_customers() == generated_customers(),
+            "customers.gz differs"
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The loader: every record of the workload once, whatever interrupts it.
 //!
-//! Each of its transactions holds some records and, as the committed offset of the group `<application id>-load`, how many
-//! were loaded by then. So a load that was cut short goes on behind its last commit, a second run finds nothing to do, and
-//! a larger number of orders adds the difference.
+//! Each of its transactions holds some records and, as the committed offset of the group
+//! `<application id>-load`, how many were loaded by then. So a load that was cut short goes on
+//! behind its last commit, a second run finds nothing to do, and a larger number of orders adds the
+//! difference.
 //!
-//! Invariants: records and count are committed together; a loader fences its predecessor before it reads the count.
+//! Invariants: records and count are committed together; a loader fences its predecessor before it
+//! reads the count.
 //! Never: reads the topics to find out what is there.
 
 use std::collections::BTreeMap;
@@ -12,11 +14,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use millstream::TopicPartition;
 use millstream::client::consumer::Consumer;
 use millstream::client::{
     Admin, GroupMetadata, IntoTransport, OffsetAndMetadata, Producer, ProducerRecord, Transport,
 };
-use millstream::TopicPartition;
 
 use crate::data::{self, RawRecord};
 
@@ -24,8 +26,13 @@ use crate::data::{self, RawRecord};
 const TRANSACTION_RECORDS: u64 = 5_000;
 
 /// The topics of the workload.
-pub const TOPICS: [&str; 5] =
-    ["orders", "customers", "orders.enriched", "orders.audit", "orders.dead-letter"];
+pub const TOPICS: [&str; 5] = [
+    "orders",
+    "customers",
+    "orders.enriched",
+    "orders.audit",
+    "orders.dead-letter",
+];
 /// Partitions of each, unless it exists.
 pub const PARTITIONS: i32 = 4;
 
@@ -55,7 +62,8 @@ pub async fn create_topics(transport: &Arc<dyn Transport>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Loads what is not loaded yet and answers how many orders that were. `progress` hears of every commit.
+/// Loads what is not loaded yet and answers how many orders that were. `progress` hears of every
+/// commit.
 ///
 /// # Errors
 /// Where the broker stays away, or holds a load of another source.
@@ -75,8 +83,20 @@ pub async fn load(
     let counts = Counts::read(&transport, group).await?;
     let customers = data::bundled_customers();
     let customer = |number: u64| customers.get(number as usize).cloned();
-    run(&producer, &counts, "customers", data::CUSTOMERS, customer, &progress).await?;
-    let bundled = if load.orders.is_none() { data::bundled_orders() } else { Vec::new() };
+    run(
+        &producer,
+        &counts,
+        "customers",
+        data::CUSTOMERS,
+        customer,
+        &progress,
+    )
+    .await?;
+    let bundled = if load.orders.is_none() {
+        data::bundled_orders()
+    } else {
+        Vec::new()
+    };
     let wanted = load.orders.unwrap_or(bundled.len() as u64);
     let order = |number: u64| match load.orders {
         None => bundled.get(number as usize).cloned(),
@@ -95,7 +115,10 @@ struct Counts {
 
 impl Counts {
     async fn read(transport: &Arc<dyn Transport>, group: String) -> anyhow::Result<Self> {
-        let consumer = Consumer::builder().group_id(group.clone()).connect(transport).await?;
+        let consumer = Consumer::builder()
+            .group_id(group.clone())
+            .connect(transport)
+            .await?;
         let partitions = ["customers", "orders"].map(|topic| TopicPartition::new(topic, 0));
         let committed = consumer.committed(&partitions).await?;
         consumer.close().await?;
@@ -132,7 +155,9 @@ async fn run(
         let end = wanted.min(next + TRANSACTION_RECORDS);
         producer.begin()?;
         for number in next..end {
-            let Some(RawRecord { key, value }) = record(number) else { break };
+            let Some(RawRecord { key, value }) = record(number) else {
+                break;
+            };
             let mut record = ProducerRecord::new(Arc::clone(&topic));
             if let Some(key) = key {
                 record = record.key(Bytes::from(key));
@@ -149,7 +174,9 @@ async fn run(
             metadata: data::SOURCE.to_owned(),
         };
         let partition = TopicPartition::new(Arc::clone(&topic), 0);
-        producer.send_offsets(&[(partition, count)], &counts.group).await?;
+        producer
+            .send_offsets(&[(partition, count)], &counts.group)
+            .await?;
         commit(producer).await?;
         next = end;
         progress(&topic, next, wanted);

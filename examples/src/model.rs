@@ -1,6 +1,7 @@
 //! The records of the orders workload.
 //!
-//! Invariants: an [`Order`] that exists is sound: all fields of their types, `placed_at` in RFC 3339, a total that fits.
+//! Invariants: an [`Order`] that exists is sound: all fields of their types, `placed_at` in RFC
+//! 3339, a total that fits.
 //! Never: changes a field that it copies.
 
 use serde::{Deserialize, Serialize};
@@ -42,11 +43,20 @@ impl TryFrom<RawOrder> for Order {
 
     fn try_from(raw: RawOrder) -> Result<Self, String> {
         if let Err(error) = OffsetDateTime::parse(&raw.placed_at, &Rfc3339) {
-            return Err(format!("placed_at {:?} is not RFC 3339: {error}", raw.placed_at));
+            return Err(format!(
+                "placed_at {:?} is not RFC 3339: {error}",
+                raw.placed_at
+            ));
         }
-        let total_cents = raw.unit_price_cents.checked_mul(u64::from(raw.quantity)).ok_or_else(|| {
-            format!("{} times {} cents overflows", raw.quantity, raw.unit_price_cents)
-        })?;
+        let total_cents = raw
+            .unit_price_cents
+            .checked_mul(u64::from(raw.quantity))
+            .ok_or_else(|| {
+                format!(
+                    "{} times {} cents overflows",
+                    raw.quantity, raw.unit_price_cents
+                )
+            })?;
         Ok(Self {
             order_id: raw.order_id,
             customer_id: raw.customer_id,
@@ -92,8 +102,9 @@ impl Enriched {
     /// Joins an order with its customer.
     #[must_use]
     pub fn new(order: Order, customer: Option<Customer>) -> Self {
-        let (name, tier, country) =
-            customer.map_or((None, None, None), |c| (Some(c.name), Some(c.tier), Some(c.country)));
+        let (name, tier, country) = customer.map_or((None, None, None), |c| {
+            (Some(c.name), Some(c.tier), Some(c.country))
+        });
         Self {
             order_id: order.order_id,
             customer_id: order.customer_id,

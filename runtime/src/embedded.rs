@@ -1,7 +1,7 @@
 //! The broker in the process, and the transport that reaches it.
 //!
-//! Invariants: a client's frames reach the broker by reference, through the same door as a socket's; the broker runs on
-//! the runtime that opened it, whichever thread a client is on.
+//! Invariants: a client's frames reach the broker by reference, through the same door as a
+//! socket's; the broker runs on the runtime that opened it, whichever thread a client is on.
 //! Never: a request that does not go through the protocol.
 
 use std::io;
@@ -21,8 +21,9 @@ use crate::Result;
 /// Frames that may wait in either direction of one connection.
 const CONNECTION_FRAMES: usize = 64;
 
-/// The embedded broker; cheap to clone. The last clone that is dropped without [`close`](Self::close) stops the broker as a
-/// killed process would: nothing that was acknowledged is lost, the next start takes a moment longer.
+/// The embedded broker; cheap to clone. The last clone that is dropped without
+/// [`close`](Self::close) stops the broker as a killed process would: nothing that was acknowledged
+/// is lost, the next start takes a moment longer.
 #[derive(Debug, Clone)]
 pub struct Broker {
     broker: millstream_broker::Broker,
@@ -37,7 +38,12 @@ pub struct BrokerOptions {
 
 impl Default for BrokerOptions {
     fn default() -> Self {
-        Self { config: BrokerConfig { num_partitions: 4, ..BrokerConfig::default() } }
+        Self {
+            config: BrokerConfig {
+                num_partitions: 4,
+                ..BrokerConfig::default()
+            },
+        }
     }
 }
 
@@ -62,7 +68,8 @@ impl BrokerOptions {
         self
     }
 
-    /// Whether a topic is created when it is first used (`auto.create.topics.enable`, default true).
+    /// Whether a topic is created when it is first used (`auto.create.topics.enable`, default
+    /// true).
     #[must_use]
     pub fn auto_create_topics(mut self, enabled: bool) -> Self {
         self.config.auto_create_topics_enable = enabled;
@@ -79,8 +86,8 @@ impl BrokerOptions {
     /// Opens a broker over this directory, which is created where it does not exist.
     ///
     /// # Errors
-    /// A directory that another process holds, that a newer version wrote, or that is damaged below what was made durable:
-    /// each names the place and the next step.
+    /// A directory that another process holds, that a newer version wrote, or that is damaged below
+    /// what was made durable: each names the place and the next step.
     pub async fn open(self, directory: impl AsRef<Path>) -> Result<Broker> {
         let storage = DiskStorage::new(directory.as_ref());
         self.open_storage(Arc::new(storage)).await
@@ -92,7 +99,10 @@ impl BrokerOptions {
     /// As [`open`](Self::open).
     pub async fn open_storage(self, storage: Arc<dyn Storage>) -> Result<Broker> {
         let broker = millstream_broker::Broker::open(storage, self.config).await?;
-        Ok(Broker { broker, runtime: Handle::current() })
+        Ok(Broker {
+            broker,
+            runtime: Handle::current(),
+        })
     }
 }
 
@@ -120,7 +130,8 @@ impl Broker {
         BrokerOptions::new()
     }
 
-    /// Lets other clients in on this address, and answers the one that is bound (port 0 picks a free one).
+    /// Lets other clients in on this address, and answers the one that is bound (port 0 picks a
+    /// free one).
     ///
     /// # Errors
     /// An address that cannot be bound; the error names it.
@@ -150,7 +161,9 @@ impl Broker {
 
 impl IntoTransport for Broker {
     fn into_transport(&self) -> Arc<dyn Transport> {
-        Arc::new(InProcess { broker: self.clone() })
+        Arc::new(InProcess {
+            broker: self.clone(),
+        })
     }
 }
 
@@ -167,7 +180,9 @@ impl Transport for InProcess {
         let (responses, incoming) = mpsc::channel(CONNECTION_FRAMES);
         let broker = self.broker.broker.clone();
         self.broker.runtime.spawn(async move {
-            broker.serve(requests, responses, "in-process".to_owned()).await;
+            broker
+                .serve(requests, responses, "in-process".to_owned())
+                .await;
         });
         Ok(FrameConnection { outgoing, incoming })
     }

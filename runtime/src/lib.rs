@@ -1,8 +1,9 @@
 //! Exactly-once stream processing for Rust, with the broker built in.
 //!
-//! A job reads topics, runs typed operators, writes topics, and commits the input offsets, the outputs and the state in one
-//! transaction. The broker is in the process: nothing to install, nothing to start. The protocol inside is Kafka's, so the
-//! same job runs on an Apache Kafka cluster by changing where it connects.
+//! A job reads topics, runs typed operators, writes topics, and commits the input offsets, the
+//! outputs and the state in one transaction. The broker is in the process: nothing to install,
+//! nothing to start. The protocol inside is Kafka's, so the same job runs on an Apache Kafka
+//! cluster by changing where it connects.
 //!
 //! ```no_run
 //! use millstream::prelude::*;

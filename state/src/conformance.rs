@@ -40,7 +40,11 @@ fn what_was_put_is_found_and_what_was_deleted_is_gone(mut store: Box<dyn KeyValu
     batch.set_offset(TopicPartition::new("t", 0), 2);
     apply(store.as_mut(), batch);
     assert_eq!(get(store.as_ref(), "a"), Some(bytes("1")));
-    assert_eq!(get(store.as_ref(), "b"), Some(bytes("")), "an empty value is a value");
+    assert_eq!(
+        get(store.as_ref(), "b"),
+        Some(bytes("")),
+        "an empty value is a value"
+    );
     assert_eq!(get(store.as_ref(), "c"), None);
     assert_eq!(store.applied_offset(&TopicPartition::new("t", 0)), Some(2));
     assert_eq!(store.applied_offset(&TopicPartition::new("t", 1)), None);
@@ -70,8 +74,14 @@ fn ranges_are_ordered_and_bounded(mut store: Box<dyn KeyValueStore>) {
         found.concat()
     };
     assert_eq!(collect(Bound::Unbounded, Bound::Unbounded, 9), "abcd");
-    assert_eq!(collect(Bound::Included(b"b"), Bound::Excluded(b"d"), 9), "bc");
-    assert_eq!(collect(Bound::Excluded(b"b"), Bound::Included(b"d"), 9), "cd");
+    assert_eq!(
+        collect(Bound::Included(b"b"), Bound::Excluded(b"d"), 9),
+        "bc"
+    );
+    assert_eq!(
+        collect(Bound::Excluded(b"b"), Bound::Included(b"d"), 9),
+        "cd"
+    );
     assert_eq!(collect(Bound::Unbounded, Bound::Unbounded, 2), "ab");
     assert_eq!(collect(Bound::Included(b"d"), Bound::Included(b"a"), 9), "");
     assert_eq!(collect(Bound::Excluded(b"b"), Bound::Excluded(b"b"), 9), "");
@@ -88,7 +98,14 @@ fn a_batch_with_a_regressing_offset_changes_nothing(mut store: Box<dyn KeyValueS
     batch.put(bytes("a"), bytes("old"));
     batch.set_offset(partition.clone(), 9);
     let refused = store.apply(batch).expect_err("the offset regresses");
-    assert!(matches!(refused, StateError::OffsetRegressed { applied: 10, offset: 9, .. }));
+    assert!(matches!(
+        refused,
+        StateError::OffsetRegressed {
+            applied: 10,
+            offset: 9,
+            ..
+        }
+    ));
     assert_eq!(get(store.as_ref(), "a"), Some(bytes("new")));
     assert_eq!(store.applied_offset(&partition), Some(10));
 }

@@ -23,7 +23,10 @@ impl MemoryStore {
     /// An empty store called `name`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ..Self::default() }
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -85,7 +88,8 @@ impl KeyValueStore for MemoryStore {
     }
 }
 
-/// `BTreeMap::range` panics on an inverted or doubly excluded range; such a range simply holds nothing.
+/// `BTreeMap::range` panics on an inverted or doubly excluded range; such a range simply holds
+/// nothing.
 fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

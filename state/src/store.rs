@@ -1,6 +1,7 @@
 //! The byte store that operators see, and the batch through which it is written.
 //!
-//! Invariants: keys are ordered bytewise; a batch is applied whole or not at all; an applied offset never regresses.
+//! Invariants: keys are ordered bytewise; a batch is applied whole or not at all; an applied offset
+//! never regresses.
 //! Never: a write outside a batch.
 
 use std::collections::BTreeMap;
@@ -90,6 +91,7 @@ pub trait KeyValueStore: Send + Sync + std::fmt::Debug {
     /// [`StateError::OffsetRegressed`], in which case nothing was applied.
     fn apply(&mut self, batch: WriteBatch) -> Result<(), StateError>;
 
-    /// Offset (exclusive) up to which `partition` is contained; `None` where nothing was applied yet.
+    /// Offset (exclusive) up to which `partition` is contained; `None` where nothing was applied
+    /// yet.
     fn applied_offset(&self, partition: &TopicPartition) -> Option<i64>;
 }

@@ -1,7 +1,8 @@
 //! Read, map, write: the figures of a whole job, broker included.
 //!
-//! Records are loaded before the clock starts. Then the job runs over all of them (throughput and CPU), and after that an
-//! open loop at a fixed rate measures how long a record takes from its scheduled send to a reader of committed records.
+//! Records are loaded before the clock starts. Then the job runs over all of them (throughput and
+//! CPU), and after that an open loop at a fixed rate measures how long a record takes from its
+//! scheduled send to a reader of committed records.
 //!
 //! Invariants: CPU is that of the process, so with an embedded broker it includes the broker's.
 //! Never: a closed loop that would hide a stall.
@@ -96,8 +97,11 @@ struct Figures {
 async fn main() -> anyhow::Result<()> {
     let started = Instant::now();
     let options = Options::parse();
-    let figures =
-        if options.compare { compare(&options).await? } else { run(&options, started, true).await? };
+    let figures = if options.compare {
+        compare(&options).await?
+    } else {
+        run(&options, started, true).await?
+    };
     print(&options, &figures)
 }
 
@@ -116,7 +120,10 @@ async fn compare(options: &Options) -> anyhow::Result<Figures> {
     let mut ratios = Vec::new();
     let mut runs = Vec::new();
     for pair in 0..PAIRS {
-        let with = |guarantee| Options { guarantee, ..options.clone() };
+        let with = |guarantee| Options {
+            guarantee,
+            ..options.clone()
+        };
         // The first of a pair finds other caches than the second, so they take turns.
         let order = if pair % 2 == 0 {
             [Promise::ExactlyOnce, Promise::AtLeastOnce]
@@ -125,7 +132,12 @@ async fn compare(options: &Options) -> anyhow::Result<Figures> {
         };
         let mut costs = BTreeMap::new();
         for guarantee in order {
-            let figures = run(&with(guarantee), Instant::now(), guarantee == Promise::ExactlyOnce).await?;
+            let figures = run(
+                &with(guarantee),
+                Instant::now(),
+                guarantee == Promise::ExactlyOnce,
+            )
+            .await?;
             costs.insert(guarantee == Promise::ExactlyOnce, figures.cpu_ns_per_record);
             if guarantee == Promise::ExactlyOnce {
                 runs.push(figures);
@@ -153,14 +165,25 @@ impl Place {
         let directory = tempfile::tempdir()?;
         if let Some(bootstrap) = &options.bootstrap {
             let transport: Arc<dyn Transport> = Arc::new(TcpTransport::new(bootstrap));
-            return Ok(Self { transport, broker: None, directory });
+            return Ok(Self {
+                transport,
+                broker: None,
+                directory,
+            });
         }
         let durability = match options.durability {
             Mode::Sync => Durability::Sync,
             Mode::Os => Durability::Os,
         };
-        let broker = Broker::options().durability(durability).open(directory.path().join("data")).await?;
-        Ok(Self { transport: broker.into_transport(), broker: Some(broker), directory })
+        let broker = Broker::options()
+            .durability(durability)
+            .open(directory.path().join("data"))
+            .await?;
+        Ok(Self {
+            transport: broker.into_transport(),
+            broker: Some(broker),
+            directory,
+        })
     }
 }
 
@@ -171,13 +194,18 @@ async fn run(options: &Options, started: Instant, open_loop: bool) -> anyhow::Re
         .buffer_memory(64 * 1024 * 1024)
         .connect(&place.transport)
         .await?;
-    producer.send(ProducerRecord::new("bench.first").value("x")).await?.await?;
+    producer
+        .send(ProducerRecord::new("bench.first").value("x"))
+        .await?
+        .await?;
     let start_ms = started.elapsed().as_secs_f64() * 1_000.0;
     let suffix = std::process::id();
     let (input, output) = (format!("bench.in.{suffix}"), format!("bench.out.{suffix}"));
     let admin = Admin::connect(&place.transport).await?;
     for topic in [&input, &output] {
-        admin.create_topic_if_absent(topic, options.partitions).await?;
+        admin
+            .create_topic_if_absent(topic, options.partitions)
+            .await?;
     }
     load(&producer, &input, options).await?;
     let fdatasync = bare_fdatasync_ms(place.directory.path(), 200)?;
@@ -196,8 +224,18 @@ async fn run(options: &Options, started: Instant, open_loop: bool) -> anyhow::Re
         ..Figures::default()
     };
     if open_loop {
-        let rate = options.rate.unwrap_or((figures.records_per_second / 2.0) as u64).max(1);
-        let mut latencies = end_to_end(&place.transport, &producer, (&input, &output), rate, options).await?;
+        let rate = options
+            .rate
+            .unwrap_or((figures.records_per_second / 2.0) as u64)
+            .max(1);
+        let mut latencies = end_to_end(
+            &place.transport,
+            &producer,
+            (&input, &output),
+            rate,
+            options,
+        )
+        .await?;
         figures.end_to_end_p50_ms = quantile_ms(&mut latencies, 0.5);
         figures.end_to_end_p99_ms = quantile_ms(&mut latencies, 0.99);
     }
@@ -218,7 +256,10 @@ async fn run(options: &Options, started: Instant, open_loop: bool) -> anyhow::Re
 fn check(progress: &Progress, input: &str, output: &str) -> anyhow::Result<()> {
     let read = progress.records_read.get(input).copied().unwrap_or(0);
     let written = progress.records_written.get(output).copied().unwrap_or(0);
-    anyhow::ensure!(read == written && progress.rewinds == 0, "read {read}, wrote {written}");
+    anyhow::ensure!(
+        read == written && progress.rewinds == 0,
+        "read {read}, wrote {written}"
+    );
     Ok(())
 }
 
@@ -242,7 +283,9 @@ async fn ends(
     partitions: i32,
 ) -> anyhow::Result<BTreeMap<TopicPartition, i64>> {
     let consumer = Consumer::builder().connect(transport).await?;
-    let partitions: Vec<_> = (0..partitions).map(|p| TopicPartition::new(topic, p)).collect();
+    let partitions: Vec<_> = (0..partitions)
+        .map(|p| TopicPartition::new(topic, p))
+        .collect();
     let ends = consumer.end_offsets(&partitions).await?;
     consumer.close().await?;
     Ok(ends)
@@ -272,13 +315,18 @@ async fn start(
     Ok(streams.start().await?)
 }
 
-/// The map: every byte behind the first eight is changed, those carry the time or number of the record.
+/// The map: every byte behind the first eight is changed, those carry the time or number of the
+/// record.
 fn turn(value: &Bytes) -> Bytes {
-    let turned = value.iter().enumerate().map(|(at, byte)| if at < 8 { *byte } else { byte ^ 0x20 });
+    let turned = value
+        .iter()
+        .enumerate()
+        .map(|(at, byte)| if at < 8 { *byte } else { byte ^ 0x20 });
     turned.collect::<Vec<u8>>().into()
 }
 
-/// Sends at a fixed rate, whatever comes back, and measures from the time at which a record was due.
+/// Sends at a fixed rate, whatever comes back, and measures from the time at which a record was
+/// due.
 async fn end_to_end(
     transport: &Arc<dyn Transport>,
     producer: &Producer,
@@ -291,8 +339,9 @@ async fn end_to_end(
         .max_poll_records(10_000)
         .connect(transport)
         .await?;
-    let partitions: Vec<_> =
-        (0..options.partitions).map(|p| TopicPartition::new(output, p)).collect();
+    let partitions: Vec<_> = (0..options.partitions)
+        .map(|p| TopicPartition::new(output, p))
+        .collect();
     let ends = consumer.end_offsets(&partitions).await?;
     consumer.assign(partitions)?;
     for (partition, end) in ends {
@@ -323,9 +372,16 @@ async fn end_to_end(
     while (latencies.len() as u64) < total {
         let polled = consumer.poll(Duration::from_secs(10)).await?;
         let now = begin.elapsed();
-        anyhow::ensure!(!polled.partitions.is_empty(), "the job stopped: {} of {total}", latencies.len());
+        anyhow::ensure!(
+            !polled.partitions.is_empty(),
+            "the job stopped: {} of {total}",
+            latencies.len()
+        );
         for record in polled.iter() {
-            let value = record.value.as_deref().and_then(|value| value.first_chunk::<8>());
+            let value = record
+                .value
+                .as_deref()
+                .and_then(|value| value.first_chunk::<8>());
             let due = Duration::from_nanos(u64::from_be_bytes(*value.context("8 bytes")?));
             latencies.push(now.saturating_sub(due));
         }

@@ -1,9 +1,11 @@
 //! How instances of one application share partitions: the group protocol `millstream`.
 //!
-//! The leader gives each member that reads a topic its fair share of it; what a member had before stays with it where the
-//! share allows, so that a restarted or added instance moves as little as possible.
+//! The leader gives each member that reads a topic its fair share of it; what a member had before
+//! stays with it where the share allows, so that a restarted or added instance moves as little as
+//! possible.
 //!
-//! Invariants: every partition of every topic goes to exactly one member; the same input gives the same answer.
+//! Invariants: every partition of every topic goes to exactly one member; the same input gives the
+//! same answer.
 //! Never: looks at load, clocks or randomness.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +31,8 @@ impl Assignor for StreamsAssignor {
         "millstream"
     }
 
-    /// `version i16, count u32, (topic length u16, topic, partition i32)*`: what this member had last.
+    /// `version i16, count u32, (topic length u16, topic, partition i32)*`: what this member had
+    /// last.
     fn user_data(&self, _topics: &[Arc<str>]) -> Option<Bytes> {
         let owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
         Some(encode(&owned))
@@ -91,12 +94,18 @@ fn assign(partitions: &PartitionCounts, members: &[Member]) -> Vec<MemberAssignm
         key(a).cmp(&key(b))
     });
     let mut shares: BTreeMap<&str, Vec<TopicPartition>> = BTreeMap::new();
-    let claims: Vec<BTreeSet<TopicPartition>> =
-        members.iter().map(|m| m.user_data.clone().map(decode).unwrap_or_default()).collect();
+    let claims: Vec<BTreeSet<TopicPartition>> = members
+        .iter()
+        .map(|m| m.user_data.clone().map(decode).unwrap_or_default())
+        .collect();
     let mut offset = 0;
     for (topic, &count) in partitions {
         let readers: Vec<usize> = (0..members.len())
-            .filter(|&at| members.get(at).is_some_and(|member| member.topics.contains(topic)))
+            .filter(|&at| {
+                members
+                    .get(at)
+                    .is_some_and(|member| member.topics.contains(topic))
+            })
             .collect();
         if readers.is_empty() {
             continue;
@@ -104,7 +113,9 @@ fn assign(partitions: &PartitionCounts, members: &[Member]) -> Vec<MemberAssignm
         let given = share_topic(topic, count, &readers, &claims, offset);
         offset += usize::try_from(count).unwrap_or(0);
         for (partition, member) in given {
-            let Some(member) = members.get(member) else { continue };
+            let Some(member) = members.get(member) else {
+                continue;
+            };
             shares.entry(&member.member_id).or_default().push(partition);
         }
     }
@@ -118,8 +129,9 @@ fn assign(partitions: &PartitionCounts, members: &[Member]) -> Vec<MemberAssignm
         .collect()
 }
 
-/// Shares one topic out: first what was claimed, up to the fair share, then the rest in turn. `offset` rotates who gets
-/// the larger shares, so that many small topics do not all fall to the first member.
+/// Shares one topic out: first what was claimed, up to the fair share, then the rest in turn.
+/// `offset` rotates who gets the larger shares, so that many small topics do not all fall to the
+/// first member.
 fn share_topic(
     topic: &Arc<str>,
     count: i32,
@@ -131,7 +143,10 @@ fn share_topic(
     let (base, larger) = (total / readers.len(), total % readers.len());
     let mut room: Vec<(usize, usize)> = (0..readers.len())
         .map(|turn| {
-            let reader = readers.get((turn + offset) % readers.len()).copied().unwrap_or(0);
+            let reader = readers
+                .get((turn + offset) % readers.len())
+                .copied()
+                .unwrap_or(0);
             (reader, base + usize::from(turn < larger))
         })
         .collect();
@@ -140,7 +155,10 @@ fn share_topic(
     for index in 0..count {
         let partition = TopicPartition::new(Arc::clone(topic), index);
         let keeper = room.iter_mut().find(|(reader, left)| {
-            *left > 0 && claims.get(*reader).is_some_and(|claim| claim.contains(&partition))
+            *left > 0
+                && claims
+                    .get(*reader)
+                    .is_some_and(|claim| claim.contains(&partition))
         });
         match keeper {
             Some((reader, left)) => {
@@ -164,7 +182,10 @@ mod tests {
     use super::*;
 
     fn member(id: &str, owned: &[i32]) -> Member {
-        let owned = owned.iter().map(|&p| TopicPartition::new("orders", p)).collect();
+        let owned = owned
+            .iter()
+            .map(|&p| TopicPartition::new("orders", p))
+            .collect();
         Member {
             member_id: id.to_owned(),
             topics: vec!["orders".into()],
@@ -184,7 +205,11 @@ mod tests {
             result.insert(share.member_id, partitions);
         }
         all.sort_unstable();
-        assert_eq!(all, (0..count).collect::<Vec<_>>(), "each partition has one owner");
+        assert_eq!(
+            all,
+            (0..count).collect::<Vec<_>>(),
+            "each partition has one owner"
+        );
         result
     }
 
@@ -193,10 +218,16 @@ mod tests {
         let alone = shares(4, &[member("a", &[])]);
         assert_eq!(alone["a"], [0, 1, 2, 3]);
         let joined = shares(4, &[member("a", &[0, 1, 2, 3]), member("b", &[])]);
-        assert_eq!((&joined["a"][..], &joined["b"][..]), (&[0, 1][..], &[2, 3][..]));
+        assert_eq!(
+            (&joined["a"][..], &joined["b"][..]),
+            (&[0, 1][..], &[2, 3][..])
+        );
         let kept = shares(4, &[member("a", &[1, 2]), member("b", &[0, 3])]);
         assert_eq!((&kept["a"][..], &kept["b"][..]), (&[1, 2][..], &[0, 3][..]));
-        let more = shares(2, &[member("a", &[]), member("b", &[0, 1]), member("c", &[])]);
+        let more = shares(
+            2,
+            &[member("a", &[]), member("b", &[0, 1]), member("c", &[])],
+        );
         assert_eq!(more.values().map(Vec::len).max(), Some(1));
     }
 

@@ -1,10 +1,13 @@
 //! Stage `commit`: offsets and outputs of everything that a worker has open, in one transaction.
 //!
-//! The steps are the protocol: the producer flushes, the offsets go to the group coordinator under the membership that
-//! read the records, the transaction ends. The answer to the last step comes when readers see the outcome.
+//! The steps are the protocol: the producer flushes, the offsets go to the group coordinator under
+//! the membership that read the records, the transaction ends. The answer to the last step comes
+//! when readers see the outcome.
 //!
-//! Invariants: what is counted as committed was committed; an offset is sent with the outputs of the records below it.
-//! Never: commits offsets on their own under exactly-once; never turns an unknown outcome into new work.
+//! Invariants: what is counted as committed was committed; an offset is sent with the outputs of
+//! the records below it.
+//! Never: commits offsets on their own under exactly-once; never turns an unknown outcome into new
+//! work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::config::StreamsConfig;
 use crate::error::StreamsError;
+use crate::failpoint;
 use crate::poison::PoisonPolicy;
 use crate::progress::CommitReport;
 use crate::topology::Topology;
@@ -63,7 +67,10 @@ impl Open {
 
     /// The position moved without a record.
     pub(crate) fn moved(&mut self, partition: &TopicPartition, next_offset: i64) {
-        self.offsets.entry(partition.clone()).or_insert((next_offset, 0)).0 = next_offset;
+        self.offsets
+            .entry(partition.clone())
+            .or_insert((next_offset, 0))
+            .0 = next_offset;
     }
 
     pub(crate) fn wrote(&mut self, sink: usize) {
@@ -88,7 +95,9 @@ impl Open {
     }
 
     pub(crate) fn offsets(&self) -> impl Iterator<Item = (&TopicPartition, i64)> {
-        self.offsets.iter().map(|(partition, (offset, _))| (partition, *offset))
+        self.offsets
+            .iter()
+            .map(|(partition, (offset, _))| (partition, *offset))
     }
 
     /// What was committed, for the progress log; afterwards nothing is open.
@@ -99,7 +108,11 @@ impl Open {
         took: Duration,
     ) -> CommitReport {
         let open = std::mem::take(self);
-        let mut report = CommitReport { skipped: open.skipped, took, ..CommitReport::default() };
+        let mut report = CommitReport {
+            skipped: open.skipped,
+            took,
+            ..CommitReport::default()
+        };
         for (partition, (offset, count)) in open.offsets {
             if count > 0 {
                 *report.read.entry(Arc::clone(&partition.topic)).or_default() += count;
@@ -123,8 +136,8 @@ pub(crate) struct Rewind {
     pub(crate) stale_generation: Option<i32>,
 }
 
-/// What a commit says beside the offset: how many workers the instance had (a start with fewer fences the ids of the
-/// surplus ones) and the stream time of the task.
+/// What a commit says beside the offset: how many workers the instance had (a start with fewer
+/// fences the ids of the surplus ones) and the stream time of the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) workers: usize,
@@ -133,7 +146,10 @@ pub(crate) struct Metadata {
 
 impl Metadata {
     pub(crate) fn encode(self) -> String {
-        format!("millstream/1 workers={} stream-time={}", self.workers, self.stream_time)
+        format!(
+            "millstream/1 workers={} stream-time={}",
+            self.workers, self.stream_time
+        )
     }
 
     /// Reads what a commit of ours says; anything else says nothing.
@@ -141,28 +157,49 @@ impl Metadata {
         let mut fields = text.strip_prefix("millstream/1 ")?.split(' ');
         let workers = fields.next()?.strip_prefix("workers=")?.parse().ok()?;
         let stream_time = fields.next()?.strip_prefix("stream-time=")?.parse().ok()?;
-        Some(Self { workers, stream_time })
+        Some(Self {
+            workers,
+            stream_time,
+        })
     }
 }
 
 /// Ends the producer's open transaction with these offsets inside it.
 ///
-/// An answer that does not come leaves the outcome unknown. Then the same commit is asked for again until the delivery
-/// timeout is over (rows 123 and 127): the records may be committed already, so they are neither aborted nor sent again.
+/// An answer that does not come leaves the outcome unknown. Then the same commit is asked for again
+/// until the delivery timeout is over (rows 123 and 127): the records may be committed already, so
+/// they are neither aborted nor sent again.
 pub(crate) async fn transaction(
     producer: &Producer,
     group: &GroupMetadata,
     offsets: &[(TopicPartition, OffsetAndMetadata)],
     config: &StreamsConfig,
 ) -> Result<(), StreamsError> {
-    // Offsets do not wait for the outputs, nor these for them: only the end of the transaction waits for both.
-    let (flushed, sent) = futures::join!(producer.flush(), producer.send_offsets(offsets, group));
+    // Offsets do not wait for the outputs, nor these for them: only the end of the transaction
+    // waits for both.
+    failpoint::hit("streams.before-flush");
+    let flush = async {
+        let flushed = producer.flush().await;
+        failpoint::hit("streams.after-flush");
+        flushed
+    };
+    let send = async {
+        failpoint::hit("streams.before-offsets");
+        let sent = producer.send_offsets(offsets, group).await;
+        failpoint::hit("streams.after-offsets");
+        sent
+    };
+    let (flushed, sent) = futures::join!(flush, send);
     sent?;
     flushed?;
+    failpoint::hit("streams.before-end");
     let give_up = Instant::now() + config.delivery_timeout;
     loop {
         match producer.commit().await {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                failpoint::hit("streams.after-end");
+                return Ok(());
+            }
             Err(error) => {
                 let error = StreamsError::from(error);
                 if !error.is_ambiguous() || Instant::now() >= give_up {
@@ -187,7 +224,11 @@ pub(crate) async fn flush_then_offsets(
 
 /// The generation under which a commit was refused because the group has moved on.
 pub(crate) fn stale_generation(cause: &StreamsError, group: Option<&GroupMetadata>) -> Option<i32> {
-    if cause.is_stale_membership() { group.map(|group| group.generation_id) } else { None }
+    if cause.is_stale_membership() {
+        group.map(|group| group.generation_id)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -196,9 +237,17 @@ mod tests {
 
     #[test]
     fn commit_metadata_round_trips_and_foreign_metadata_says_nothing() {
-        let metadata = Metadata { workers: 3, stream_time: -1 };
+        let metadata = Metadata {
+            workers: 3,
+            stream_time: -1,
+        };
         assert_eq!(Metadata::decode(&metadata.encode()), Some(metadata));
-        for foreign in ["", "AgAAAZ==", "millstream/2 workers=1", "millstream/1 workers=x"] {
+        for foreign in [
+            "",
+            "AgAAAZ==",
+            "millstream/2 workers=1",
+            "millstream/1 workers=x",
+        ] {
             assert_eq!(Metadata::decode(foreign), None, "{foreign}");
         }
     }
@@ -216,7 +265,9 @@ mod tests {
         open.skipped();
         let topology = {
             let builder = crate::StreamsBuilder::new();
-            builder.stream("in", crate::strings()).to("out", crate::strings());
+            builder
+                .stream("in", crate::strings())
+                .to("out", crate::strings());
             builder.build().expect("sound")
         };
         open.wrote(0);

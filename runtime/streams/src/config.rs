@@ -1,6 +1,7 @@
 //! The settings of an application, under Kafka's names where Kafka has one.
 //!
-//! Invariants: what a guarantee depends on cannot be overridden; a refused setting says which guarantee holds it.
+//! Invariants: what a guarantee depends on cannot be overridden; a refused setting says which
+//! guarantee holds it.
 //! Never: a setting that is read and has no effect.
 
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ use crate::poison::PoisonPolicy;
 /// What a job promises (`processing.guarantee`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Guarantee {
-    /// Offsets and outputs are committed in one transaction (`exactly_once_v2`; default, Kafka's is `at_least_once`).
+    /// Offsets and outputs are committed in one transaction (`exactly_once_v2`; default, Kafka's is
+    /// `at_least_once`).
     #[default]
     ExactlyOnce,
     /// Outputs first, then offsets; after a crash some records are processed again.
@@ -120,7 +122,11 @@ impl StreamsConfig {
             other => {
                 return Err(StreamsError::Config(format!(
                     "{other} is not a setting of a streams application; it knows {}",
-                    self.effective().keys().cloned().collect::<Vec<_>>().join(", "),
+                    self.effective()
+                        .keys()
+                        .cloned()
+                        .collect::<Vec<_>>()
+                        .join(", "),
                 )));
             }
         }
@@ -142,7 +148,11 @@ impl StreamsConfig {
     }
 
     fn refuse_locked(&self, name: &str, value: &str) -> Result<(), StreamsError> {
-        match self.locked().into_iter().find(|(locked, _)| *locked == name) {
+        match self
+            .locked()
+            .into_iter()
+            .find(|(locked, _)| *locked == name)
+        {
             Some((_, held)) if held != value => Err(StreamsError::Config(format!(
                 "{name}={value} is refused: processing.guarantee={} holds it at {held}; \
                  leave the setting out, or choose another guarantee",
@@ -155,10 +165,14 @@ impl StreamsConfig {
     /// Checks what single settings cannot show.
     pub(crate) fn validate(&self) -> Result<(), StreamsError> {
         if self.threads == 0 {
-            return Err(StreamsError::Config("num.stream.threads is 0; it is at least 1".into()));
+            return Err(StreamsError::Config(
+                "num.stream.threads is 0; it is at least 1".into(),
+            ));
         }
         if self.max_poll_records == 0 {
-            return Err(StreamsError::Config("max.poll.records is 0; it is at least 1".into()));
+            return Err(StreamsError::Config(
+                "max.poll.records is 0; it is at least 1".into(),
+            ));
         }
         if self.guarantee == Guarantee::ExactlyOnce
             && self.transaction_timeout <= self.commit_interval
@@ -179,7 +193,10 @@ impl StreamsConfig {
         let mut settings: BTreeMap<String, String> = [
             ("application.id", self.application_id.to_string()),
             ("transactional.id", self.transactional_id.clone()),
-            ("group.instance.id", self.group_instance_id.clone().unwrap_or_default()),
+            (
+                "group.instance.id",
+                self.group_instance_id.clone().unwrap_or_default(),
+            ),
             ("processing.guarantee", self.guarantee.name().to_owned()),
             ("num.stream.threads", self.threads.to_string()),
             ("commit.interval.ms", ms(self.commit_interval)),
@@ -196,7 +213,9 @@ impl StreamsConfig {
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
         settings.extend(
-            self.locked().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())),
+            self.locked()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
         settings
     }
@@ -220,12 +239,23 @@ mod tests {
     #[test]
     fn a_setting_that_the_guarantee_holds_refuses_an_override_and_says_so() {
         let mut config = StreamsConfig::new("app");
-        let refused = config.set("isolation.level", "read_uncommitted").expect_err("locked");
+        let refused = config
+            .set("isolation.level", "read_uncommitted")
+            .expect_err("locked");
         let text = refused.to_string();
-        assert!(text.contains("exactly_once_v2") && text.contains("read_committed"), "{text}");
-        config.set("enable.auto.commit", "true").expect_err("locked under every guarantee");
-        config.set("isolation.level", "read_committed").expect("the same value is no override");
-        config.set("commit.interval.ms", "7").expect("a plain setting");
+        assert!(
+            text.contains("exactly_once_v2") && text.contains("read_committed"),
+            "{text}"
+        );
+        config
+            .set("enable.auto.commit", "true")
+            .expect_err("locked under every guarantee");
+        config
+            .set("isolation.level", "read_committed")
+            .expect("the same value is no override");
+        config
+            .set("commit.interval.ms", "7")
+            .expect("a plain setting");
         assert_eq!(config.effective()["commit.interval.ms"], "7");
         assert_eq!(config.effective()["isolation.level"], "read_committed");
         config.set("no.such.setting", "1").expect_err("unknown");
@@ -234,7 +264,9 @@ mod tests {
     #[test]
     fn a_transaction_timeout_below_the_commit_interval_is_refused_with_both_numbers() {
         let mut config = StreamsConfig::new("app");
-        config.set("transaction.timeout.ms", "50").expect("a number");
+        config
+            .set("transaction.timeout.ms", "50")
+            .expect("a number");
         let text = config.validate().expect_err("contradiction").to_string();
         assert!(text.contains("50") && text.contains("100"), "{text}");
     }

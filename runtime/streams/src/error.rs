@@ -22,7 +22,9 @@ pub enum TopologyError {
         topic: String,
     },
     /// A table of another builder is joined.
-    #[error("table {table} was declared by another StreamsBuilder; declare it with the one of the stream")]
+    #[error(
+        "table {table} was declared by another StreamsBuilder; declare it with the one of the stream"
+    )]
     ForeignTable {
         /// The table's topic.
         table: String,
@@ -81,7 +83,8 @@ pub enum StreamsError {
     /// The producer could not be made.
     #[error(transparent)]
     Connect(#[from] millstream_client::ConnectError),
-    /// A transactional call failed; [`TransactionError::Fenced`](millstream_client::TransactionError::Fenced) names the
+    /// A transactional call failed;
+    /// [`TransactionError::Fenced`](millstream_client::TransactionError::Fenced) names the
     /// transactional id and both epochs.
     #[error(transparent)]
     Transaction(#[from] millstream_client::TransactionError),
@@ -101,7 +104,9 @@ pub enum StreamsError {
     #[error(transparent)]
     Cluster(#[from] millstream_client::ClusterError),
     /// A worker panicked: a closure of the topology did, or the runtime itself.
-    #[error("worker {number} panicked; its transaction was not committed and is aborted by the next start")]
+    #[error(
+        "worker {number} panicked; its transaction was not committed and is aborted by the next start"
+    )]
     WorkerPanicked {
         /// Number of the worker.
         number: usize,
@@ -143,7 +148,8 @@ impl StreamsError {
         match self {
             Self::Transaction(error) => matches!(error, TransactionError::Abortable { .. }),
             Self::Usage(error) => matches!(error, UsageError::TransactionFailed { .. }),
-            // An output that was not acknowledged. Where the producer was fenced, the abort says so.
+            // An output that was not acknowledged. Where the producer was fenced, the abort says
+            // so.
             Self::Delivery(_) => true,
             Self::Consumer(error) => matches!(
                 error,

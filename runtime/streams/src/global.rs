@@ -1,7 +1,9 @@
-//! The reader of global tables: fills their stores before the first record is processed, and keeps them up to date.
+//! The reader of global tables: fills their stores before the first record is processed, and keeps
+//! them up to date.
 //!
-//! Invariants: a table is full when its position has reached the high watermark that was seen at the start; a transaction
-//! that was open then is waited for (stopping at the last stable offset would miss it, KAFKA-10167).
+//! Invariants: a table is full when its position has reached the high watermark that was seen at
+//! the start; a transaction that was open then is waited for (stopping at the last stable offset
+//! would miss it, KAFKA-10167).
 //! Never: part of the application's group; every instance reads every partition.
 
 use std::collections::BTreeMap;
@@ -28,8 +30,8 @@ pub(crate) struct GlobalReader {
 }
 
 impl GlobalReader {
-    /// Fills the stores and answers the reader that keeps them so. `watermarks` reads uncommitted data, so that the ends
-    /// it sees are the high watermarks.
+    /// Fills the stores and answers the reader that keeps them so. `watermarks` reads uncommitted
+    /// data, so that the ends it sees are the high watermarks.
     pub(crate) async fn fill(
         consumer: Consumer,
         watermarks: &Consumer,
@@ -40,11 +42,17 @@ impl GlobalReader {
         let mut partitions = Vec::new();
         for global in &topology.inner.globals {
             let count = consumer.partitions_of(&global.topic).await?;
-            partitions.extend((0..count).map(|p| TopicPartition::new(Arc::clone(&global.topic), p)));
+            partitions
+                .extend((0..count).map(|p| TopicPartition::new(Arc::clone(&global.topic), p)));
         }
         let ends = watermarks.end_offsets(&partitions).await?;
         consumer.assign(partitions)?;
-        let mut reader = Self { consumer, topology, stores, poison };
+        let mut reader = Self {
+            consumer,
+            topology,
+            stores,
+            poison,
+        };
         while !reader.reached(&ends) {
             reader.poll().await?;
         }
@@ -56,7 +64,12 @@ impl GlobalReader {
 
     fn reached(&self, ends: &BTreeMap<TopicPartition, i64>) -> bool {
         ends.iter().all(|(partition, &end)| {
-            let at = self.topology.inner.globals.iter().position(|g| g.topic == partition.topic);
+            let at = self
+                .topology
+                .inner
+                .globals
+                .iter()
+                .position(|g| g.topic == partition.topic);
             let applied = at.and_then(|at| self.stores.store(at).applied_offset(partition));
             end == 0 || applied.is_some_and(|applied| applied >= end)
         })
@@ -84,10 +97,15 @@ impl GlobalReader {
     fn apply(&self, records: PartitionRecords) -> Result<(), StreamsError> {
         let partition = records.topic_partition;
         let globals = &self.topology.inner.globals;
-        let Some(at) = globals.iter().position(|global| global.topic == partition.topic) else {
+        let Some(at) = globals
+            .iter()
+            .position(|global| global.topic == partition.topic)
+        else {
             return Ok(());
         };
-        let Some(global) = globals.get(at) else { return Ok(()) };
+        let Some(global) = globals.get(at) else {
+            return Ok(());
+        };
         let mut batch = WriteBatch::new();
         for record in records.records {
             if let Err(cause) = (global.check)(record.key.as_ref(), record.value.as_ref()) {

@@ -5,7 +5,8 @@
 //!  stop:  reader stops ─▶ workers commit and end ─▶ leave the group
 //! ```
 //!
-//! Invariants: the transactional ids are fenced before any offset is read; the first error is the one that is reported.
+//! Invariants: the transactional ids are fenced before any offset is read; the first error is the
+//! one that is reported.
 //! Never: goes on with some of its workers.
 
 use std::collections::BTreeMap;
@@ -49,7 +50,12 @@ impl Streams {
     #[must_use]
     pub fn new(application_id: &str, topology: Topology) -> Self {
         let config = StreamsConfig::new(application_id);
-        Self { topology, config, transport: None, mistakes: Vec::new() }
+        Self {
+            topology,
+            config,
+            transport: None,
+            mistakes: Vec::new(),
+        }
     }
 
     /// Runs against this broker: the embedded one, or any transport.
@@ -73,22 +79,25 @@ impl Streams {
         self
     }
 
-    /// Time between commits (`commit.interval.ms`, default 100 ms; Kafka's at-least-once default is 30 s).
+    /// Time between commits (`commit.interval.ms`, default 100 ms; Kafka's at-least-once default is
+    /// 30 s).
     #[must_use]
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.config.commit_interval = interval;
         self
     }
 
-    /// The instance's identity (`transactional.id`, default `<application id>-1`). Worker n produces as `<id>-<n>`; a second
-    /// instance with the same id takes over from the first, which stops with an error.
+    /// The instance's identity (`transactional.id`, default `<application id>-1`). Worker n
+    /// produces as `<id>-<n>`; a second instance with the same id takes over from the first, which
+    /// stops with an error.
     #[must_use]
     pub fn transactional_id(mut self, id: impl Into<String>) -> Self {
         self.config.transactional_id = id.into();
         self
     }
 
-    /// Static membership (`group.instance.id`, default none): a restarted instance takes its place in the group at once.
+    /// Static membership (`group.instance.id`, default none): a restarted instance takes its place
+    /// in the group at once.
     #[must_use]
     pub fn group_instance_id(mut self, id: impl Into<String>) -> Self {
         self.config.group_instance_id = Some(id.into());
@@ -123,7 +132,8 @@ impl Streams {
         self
     }
 
-    /// Sets a setting by Kafka's name. A mistake, or a setting that the guarantee holds, is reported by the start.
+    /// Sets a setting by Kafka's name. A mistake, or a setting that the guarantee holds, is
+    /// reported by the start.
     #[must_use]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         if let Err(mistake) = self.config.set(name, &value.to_string()) {
@@ -138,23 +148,32 @@ impl Streams {
         self.config.effective()
     }
 
-    /// Starts the instance on the current runtime and answers when its transactional ids are fenced, its global tables
-    /// filled and the group subscribed.
+    /// Starts the instance on the current runtime and answers when its transactional ids are
+    /// fenced, its global tables filled and the group subscribed.
     ///
     /// Dropped before it is done, it leaves nothing running but the transactional ids fenced.
     ///
     /// # Errors
-    /// Settings that contradict each other, a broker that cannot be reached, a poison row of a global table.
+    /// Settings that contradict each other, a broker that cannot be reached, a poison row of a
+    /// global table.
     pub async fn start(mut self) -> Result<RunningStreams, StreamsError> {
         if !self.mistakes.is_empty() {
             return Err(self.mistakes.remove(0));
         }
         self.config.validate()?;
         let transport = self.transport.ok_or_else(|| {
-            StreamsError::Config("no broker: call connect(&broker) or bootstrap(\"host:port\")".into())
+            StreamsError::Config(
+                "no broker: call connect(&broker) or bootstrap(\"host:port\")".into(),
+            )
         })?;
         tracing::info!(settings = ?self.config.effective(), topology = ?self.topology, "starting");
-        Start { transport, config: Arc::new(self.config), topology: self.topology }.run().await
+        Start {
+            transport,
+            config: Arc::new(self.config),
+            topology: self.topology,
+        }
+        .run()
+        .await
     }
 
     /// Runs until `end` is ready, then commits and stops.
@@ -217,23 +236,47 @@ impl Start {
                 self.topology.clone(),
                 stores.clone(),
                 (producer, consumer.clone()),
-                Channels { control: controlled, records: batches, rewinds: rewinds.clone() },
+                Channels {
+                    control: controlled,
+                    records: batches,
+                    rewinds: rewinds.clone(),
+                },
                 progress.clone(),
             ));
         }
-        let controls: Vec<_> = handles.iter().map(|handle| handle.control.clone()).collect();
-        let topics = self.topology.source_topics().into_iter().map(str::to_owned).collect();
+        let controls: Vec<_> = handles
+            .iter()
+            .map(|handle| handle.control.clone())
+            .collect();
+        let topics = self
+            .topology
+            .source_topics()
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
         let reader = Reader::subscribe(consumer, topics, handles, rewound).await?;
         let workers = workers
             .into_iter()
             .enumerate()
             .map(|(number, worker)| placement::place(&self.config, number, worker))
             .collect::<Result<Vec<_>, _>>()?;
-        let parts = Parts { reader, global, workers, controls, stop: stop.clone() };
+        let parts = Parts {
+            reader,
+            global,
+            workers,
+            controls,
+            stop: stop.clone(),
+        };
         let outcome = tokio::spawn(parts.run(stopped));
         let group = self.config.application_id.to_string();
         let admin = self.admin();
-        Ok(RunningStreams { stop, outcome: Some(outcome), progress, admin, group })
+        Ok(RunningStreams {
+            stop,
+            outcome: Some(outcome),
+            progress,
+            admin,
+            group,
+        })
     }
 
     async fn producer(&self, worker: usize) -> Result<Producer, StreamsError> {
@@ -260,8 +303,9 @@ impl Start {
         Admin::with(&self.transport, self.config.client.clone())
     }
 
-    /// An earlier instance with more workers may have left transactions open under ids that this one does not use; its
-    /// commits say how many there were. They are read without waiting for what is undecided, which is what is fenced here.
+    /// An earlier instance with more workers may have left transactions open under ids that this
+    /// one does not use; its commits say how many there were. They are read without waiting for
+    /// what is undecided, which is what is fenced here.
     async fn fence_surplus_workers(&self) -> Result<(), StreamsError> {
         if self.config.guarantee == Guarantee::AtLeastOnce {
             return Ok(());
@@ -281,7 +325,10 @@ impl Start {
         Ok(())
     }
 
-    async fn fill_globals(&self, stores: &GlobalStores) -> Result<Option<GlobalReader>, StreamsError> {
+    async fn fill_globals(
+        &self,
+        stores: &GlobalStores,
+    ) -> Result<Option<GlobalReader>, StreamsError> {
         if self.topology.inner.globals.is_empty() {
             return Ok(None);
         }
@@ -391,17 +438,23 @@ impl RunningStreams {
     /// # Errors
     /// Why it ended.
     pub async fn ended(&mut self) -> Result<(), StreamsError> {
-        let Some(outcome) = &mut self.outcome else { return Ok(()) };
+        let Some(outcome) = &mut self.outcome else {
+            return Ok(());
+        };
         let ended = outcome.await;
         self.outcome = None;
         flatten(ended)
     }
 
-    /// Waits until the group has committed every offset of `ends` (exclusive), whichever instance did. Cancel-safe.
+    /// Waits until the group has committed every offset of `ends` (exclusive), whichever instance
+    /// did. Cancel-safe.
     ///
     /// # Errors
     /// Why the instance ended before.
-    pub async fn committed(&mut self, ends: &BTreeMap<TopicPartition, i64>) -> Result<(), StreamsError> {
+    pub async fn committed(
+        &mut self,
+        ends: &BTreeMap<TopicPartition, i64>,
+    ) -> Result<(), StreamsError> {
         const ASK_GROUP_EVERY: Duration = Duration::from_millis(200);
         let mut changed = self.progress.subscribe();
         let mut ask = tokio::time::Instant::now();
@@ -412,7 +465,10 @@ impl RunningStreams {
             if tokio::time::Instant::now() >= ask {
                 let group = self.admin.group_offsets(&self.group).await?;
                 let done = ends.iter().all(|(partition, &end)| {
-                    end == 0 || group.get(partition).is_some_and(|found| found.offset >= end)
+                    end == 0
+                        || group
+                            .get(partition)
+                            .is_some_and(|found| found.offset >= end)
                 });
                 if done {
                     return Ok(());
@@ -454,6 +510,8 @@ fn flatten(
     ended: Result<Result<(), StreamsError>, tokio::task::JoinError>,
 ) -> Result<(), StreamsError> {
     ended.unwrap_or_else(|error| {
-        Err(StreamsError::Bug { what: format!("the instance's task ended: {error}") })
+        Err(StreamsError::Bug {
+            what: format!("the instance's task ended: {error}"),
+        })
     })
 }

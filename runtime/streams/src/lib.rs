@@ -17,6 +17,7 @@ mod commit;
 mod config;
 pub mod dsl;
 pub mod error;
+mod failpoint;
 mod global;
 mod instance;
 mod operators;
@@ -39,6 +40,8 @@ pub use operators::{ProcessorContext, ValueProcessor};
 pub use poison::PoisonPolicy;
 pub use progress::{Latency, Progress};
 pub use record::{Record, RecordContext};
-pub use serde::{Presence, RecordKey, Serde, SerdeError, Serdes, bincode, bytes, json, json_objects, strings};
+pub use serde::{
+    Presence, RecordKey, Serde, SerdeError, Serdes, bincode, bytes, json, json_objects, strings,
+};
 pub use testing::{TestRecord, TopologyTestDriver};
 pub use topology::Topology;

@@ -63,5 +63,8 @@ pub(crate) fn place(
                 .map_err(|source| StreamsError::Thread { source })?;
         }
     }
-    Ok(WorkerOutcome { number, outcome: Some(outcome) })
+    Ok(WorkerOutcome {
+        number,
+        outcome: Some(outcome),
+    })
 }

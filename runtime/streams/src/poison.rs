@@ -1,7 +1,8 @@
-//! What becomes of a record that cannot be processed, and the headers that it carries into the dead-letter topic.
+//! What becomes of a record that cannot be processed, and the headers that it carries into the
+//! dead-letter topic.
 //!
-//! Invariants: key, value, timestamp and headers of a dead letter are those of the record; it is part of the transaction
-//! that commits the record's offset.
+//! Invariants: key, value, timestamp and headers of a dead letter are those of the record; it is
+//! part of the transaction that commits the record's offset.
 //! Never: drops a record silently; a skipped one is counted and logged.
 
 use std::sync::Arc;

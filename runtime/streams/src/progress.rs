@@ -34,7 +34,11 @@ impl Progress {
     #[must_use]
     pub fn reaches(&self, ends: &BTreeMap<TopicPartition, i64>) -> bool {
         ends.iter().all(|(partition, &end)| {
-            end == 0 || self.committed.get(partition).is_some_and(|&committed| committed >= end)
+            end == 0
+                || self
+                    .committed
+                    .get(partition)
+                    .is_some_and(|&committed| committed >= end)
         })
     }
 }
@@ -50,7 +54,9 @@ impl Latency {
     const STEPS: u32 = 32;
 
     pub(crate) fn record(&mut self, duration: Duration) {
-        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).max(1);
+        let micros = u64::try_from(duration.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1);
         *self.buckets.entry(Self::bucket(micros)).or_default() += 1;
         self.count += 1;
     }
@@ -80,7 +86,8 @@ impl Latency {
         self.count
     }
 
-    /// The duration below which the fraction `quantile` (0 to 1) lies; zero where nothing was recorded.
+    /// The duration below which the fraction `quantile` (0 to 1) lies; zero where nothing was
+    /// recorded.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {
         let rank = (quantile * self.count as f64).ceil() as u64;
@@ -114,7 +121,10 @@ pub(crate) struct ProgressLog {
 
 impl ProgressLog {
     pub(crate) fn new() -> Self {
-        Self { state: Arc::default(), changed: Arc::new(watch::Sender::new(0)) }
+        Self {
+            state: Arc::default(),
+            changed: Arc::new(watch::Sender::new(0)),
+        }
     }
 
     pub(crate) fn committed(&self, report: CommitReport) {
@@ -134,11 +144,17 @@ impl ProgressLog {
     }
 
     pub(crate) fn rewound(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).rewinds += 1;
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .rewinds += 1;
     }
 
     pub(crate) fn snapshot(&self) -> Progress {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
@@ -158,19 +174,28 @@ mod tests {
         }
         for (quantile, micros) in [(0.5, 5_000.0), (0.99, 9_900.0), (0.001, 10.0)] {
             let found = latency.quantile(quantile).as_micros() as f64;
-            assert!((found - micros).abs() / micros < 0.04, "{quantile}: {found}");
+            assert!(
+                (found - micros).abs() / micros < 0.04,
+                "{quantile}: {found}"
+            );
         }
         assert_eq!(Latency::default().quantile(0.5), Duration::ZERO);
         for micros in [1, 31, 32, 33, 63, 64, 100, 1_000_000, 3_600_000_000] {
             let low = Latency::lower_bound(Latency::bucket(micros));
-            assert!(low <= micros && micros - low <= micros / 31, "{micros} in {low}");
+            assert!(
+                low <= micros && micros - low <= micros / 31,
+                "{micros} in {low}"
+            );
         }
     }
 
     #[test]
     fn an_empty_partition_is_always_reached() {
         let mut progress = Progress::default();
-        let ends = BTreeMap::from([(TopicPartition::new("t", 0), 0), (TopicPartition::new("t", 1), 5)]);
+        let ends = BTreeMap::from([
+            (TopicPartition::new("t", 0), 0),
+            (TopicPartition::new("t", 1), 5),
+        ]);
         assert!(!progress.reaches(&ends));
         progress.committed.insert(TopicPartition::new("t", 1), 5);
         assert!(progress.reaches(&ends));

@@ -1,7 +1,9 @@
-//! The reader: the instance's one member of the group. It fetches, and hands partitions and batches to the workers.
+//! The reader: the instance's one member of the group. It fetches, and hands partitions and batches
+//! to the workers.
 //!
-//! Invariants: a partition has one worker and one session at a time; a full queue pauses the partitions of its worker and
-//! of no other; a revoked partition is acknowledged when its worker has committed and closed it.
+//! Invariants: a partition has one worker and one session at a time; a full queue pauses the
+//! partitions of its worker and of no other; a revoked partition is acknowledged when its worker
+//! has committed and closed it.
 //! Never: processes a record, or waits for a worker except to give a partition up.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +42,8 @@ struct OwnershipState {
     owners: BTreeMap<TopicPartition, (usize, u64)>,
     /// Partitions that were assigned and wait to be handed over.
     assigned: Vec<TopicPartition>,
-    /// Partitions whose worker asked for its last commit again, with the generation that has to be over first.
+    /// Partitions whose worker asked for its last commit again, with the generation that has to be
+    /// over first.
     rewinding: Vec<Rewind>,
 }
 
@@ -52,9 +55,13 @@ impl Ownership {
     /// Takes partitions out of every list and answers the ones that workers hold, by worker.
     fn take(&self, partitions: &[TopicPartition]) -> BTreeMap<usize, Vec<TopicPartition>> {
         let mut state = self.lock();
-        state.assigned.retain(|partition| !partitions.contains(partition));
+        state
+            .assigned
+            .retain(|partition| !partitions.contains(partition));
         for rewind in &mut state.rewinding {
-            rewind.partitions.retain(|partition| !partitions.contains(partition));
+            rewind
+                .partitions
+                .retain(|partition| !partitions.contains(partition));
         }
         let mut by_worker: BTreeMap<usize, Vec<TopicPartition>> = BTreeMap::new();
         for partition in partitions {
@@ -72,7 +79,8 @@ impl RebalanceListener for Ownership {
         self.lock().assigned.extend_from_slice(partitions);
     }
 
-    /// Every worker commits what it has of these and closes them, side by side; then they may go to somebody else.
+    /// Every worker commits what it has of these and closes them, side by side; then they may go to
+    /// somebody else.
     async fn on_revoked(&self, _: &Consumer, partitions: &[TopicPartition]) {
         let mut answers = Vec::new();
         for (worker, partitions) in self.take(partitions) {
@@ -102,7 +110,8 @@ pub(crate) struct Reader {
     workers: Vec<WorkerHandle>,
     ownership: Arc<Ownership>,
     rewinds: mpsc::UnboundedReceiver<Rewind>,
-    /// Batches that did not fit into their worker's queue, by worker; while there are any, its partitions are paused.
+    /// Batches that did not fit into their worker's queue, by worker; while there are any, its
+    /// partitions are paused.
     waiting: Vec<VecDeque<Batch>>,
     next_session: u64,
     next_worker: usize,
@@ -117,20 +126,35 @@ impl Reader {
         rewinds: mpsc::UnboundedReceiver<Rewind>,
     ) -> Result<Self, StreamsError> {
         let ownership = Arc::new(Ownership {
-            workers: workers.iter().map(|worker| worker.control.clone()).collect(),
+            workers: workers
+                .iter()
+                .map(|worker| worker.control.clone())
+                .collect(),
             state: Mutex::default(),
         });
         let listener = Arc::clone(&ownership);
         consumer.subscribe_with(topics, listener)?;
         let waiting = workers.iter().map(|_| VecDeque::new()).collect();
-        Ok(Self { consumer, workers, ownership, rewinds, waiting, next_session: 0, next_worker: 0 })
+        Ok(Self {
+            consumer,
+            workers,
+            ownership,
+            rewinds,
+            waiting,
+            next_session: 0,
+            next_worker: 0,
+        })
     }
 
     /// Reads until `stop` turns true or something ends the instance.
     ///
     /// # Errors
-    /// A membership that was fenced, offsets that cannot be read, a broker that stays away too long.
-    pub(crate) async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), StreamsError> {
+    /// A membership that was fenced, offsets that cannot be read, a broker that stays away too
+    /// long.
+    pub(crate) async fn run(
+        &mut self,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), StreamsError> {
         loop {
             self.hand_over().await?;
             tokio::select! {
@@ -154,12 +178,22 @@ impl Reader {
 
     fn route(&mut self, polled: ConsumerRecords) -> Result<(), StreamsError> {
         for records in polled.partitions {
-            let owner = self.ownership.lock().owners.get(&records.topic_partition).copied();
-            // A partition that is being handed over is seeked first; what was fetched before is fetched again.
-            let Some((worker, session)) = owner else { continue };
+            let owner = self
+                .ownership
+                .lock()
+                .owners
+                .get(&records.topic_partition)
+                .copied();
+            // A partition that is being handed over is seeked first; what was fetched before is
+            // fetched again.
+            let Some((worker, session)) = owner else {
+                continue;
+            };
             let partition = records.topic_partition.clone();
             let batch = Batch { session, records };
-            let Some(queue) = self.waiting.get_mut(worker) else { continue };
+            let Some(queue) = self.waiting.get_mut(worker) else {
+                continue;
+            };
             let handle = self.workers.get(worker);
             let refused = if queue.is_empty() {
                 handle.and_then(|handle| match handle.records.try_send(batch) {
@@ -218,7 +252,10 @@ impl Reader {
             let assigned = std::mem::take(&mut state.assigned);
             let (ready, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.rewinding)
                 .into_iter()
-                .partition(|r| r.stale_generation.is_none_or(|stale| stale != group.generation_id));
+                .partition(|r| {
+                    r.stale_generation
+                        .is_none_or(|stale| stale != group.generation_id)
+                });
             state.rewinding = later;
             let ready: Vec<TopicPartition> = ready
                 .into_iter()
@@ -231,8 +268,8 @@ impl Reader {
             return Ok(());
         }
         let partitions: Vec<TopicPartition> = assigned.into_iter().chain(rewound).collect();
-        // Waits until no transaction has an undecided offset there (require_stable): what the predecessor of this
-        // owner had under way is decided before the first record is read.
+        // Waits until no transaction has an undecided offset there (require_stable): what the
+        // predecessor of this owner had under way is decided before the first record is read.
         let committed = self.consumer.committed(&partitions).await?;
         let mut handovers: BTreeMap<usize, Vec<Handover>> = BTreeMap::new();
         for partition in partitions {
@@ -245,23 +282,33 @@ impl Reader {
                 .and_then(|found| Metadata::decode(&found.metadata))
                 .map_or(-1, |metadata| metadata.stream_time);
             let (worker, session) = self.own(&partition);
-            handovers.entry(worker).or_default().push(Handover { partition, session, stream_time });
+            handovers.entry(worker).or_default().push(Handover {
+                partition,
+                session,
+                stream_time,
+            });
         }
         for (worker, handovers) in handovers {
             if let Some(queue) = self.waiting.get_mut(worker) {
                 queue.retain(|batch| {
-                    !handovers.iter().any(|h| h.partition == batch.records.topic_partition)
+                    !handovers
+                        .iter()
+                        .any(|h| h.partition == batch.records.topic_partition)
                 });
             }
             if let Some(handle) = self.workers.get(worker) {
-                let _ = handle.control.send(Control::Assigned { handovers, group: group.clone() });
+                let _ = handle.control.send(Control::Assigned {
+                    handovers,
+                    group: group.clone(),
+                });
             }
             self.resume(worker)?;
         }
         Ok(())
     }
 
-    /// Gives the partition a new session, with its worker where it has one, else with the next in turn.
+    /// Gives the partition a new session, with its worker where it has one, else with the next in
+    /// turn.
     fn own(&mut self, partition: &TopicPartition) -> (usize, u64) {
         let mut state = self.ownership.lock();
         let worker = state.owners.get(partition).map_or_else(
@@ -273,7 +320,9 @@ impl Reader {
             |(worker, _)| *worker,
         );
         self.next_session += 1;
-        state.owners.insert(partition.clone(), (worker, self.next_session));
+        state
+            .owners
+            .insert(partition.clone(), (worker, self.next_session));
         (worker, self.next_session)
     }
 }

@@ -1,6 +1,7 @@
 //! A record on its way through the operators, and where it came from.
 //!
-//! Invariants: a record is moved from operator to operator, never boxed and never copied behind the user's back.
+//! Invariants: a record is moved from operator to operator, never boxed and never copied behind the
+//! user's back.
 //! Never: knows whether its source was a broker or a test.
 
 use std::sync::Arc;
@@ -24,7 +25,12 @@ pub struct Record<K, V> {
 impl<K, V> Record<K, V> {
     /// The same record with another value.
     pub fn with_value<W>(self, value: W) -> Record<K, W> {
-        Record { key: self.key, value, timestamp: self.timestamp, headers: self.headers }
+        Record {
+            key: self.key,
+            value,
+            timestamp: self.timestamp,
+            headers: self.headers,
+        }
     }
 }
 
@@ -78,8 +84,8 @@ impl RecordContext {
         self.timestamp
     }
 
-    /// The highest timestamp that this task has seen, in milliseconds since the epoch. It survives restarts: it is part
-    /// of what a commit records.
+    /// The highest timestamp that this task has seen, in milliseconds since the epoch. It survives
+    /// restarts: it is part of what a commit records.
     #[must_use]
     pub fn stream_time(&self) -> i64 {
         self.stream_time

@@ -1,7 +1,10 @@
-//! [`TopologyTestDriver`]: a topology without any broker, one record at a time, for unit tests of a job.
+//! [`TopologyTestDriver`]: a topology without any broker, one record at a time, for unit tests of a
+//! job.
 //!
-//! Invariants: the same operators, serdes and poison policy as in the runtime; nothing is asynchronous.
-//! Never: shows what takes a broker: transactions, rebalances, restarts. The embedded broker is for those.
+//! Invariants: the same operators, serdes and poison policy as in the runtime; nothing is
+//! asynchronous.
+//! Never: shows what takes a broker: transactions, rebalances, restarts. The embedded broker is for
+//! those.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -30,7 +33,8 @@ pub struct TestRecord<K, V> {
     pub headers: Vec<(String, Option<Bytes>)>,
 }
 
-/// Drives a topology from a test. Unlike Kafka's it has as many partitions as a test pipes records into.
+/// Drives a topology from a test. Unlike Kafka's it has as many partitions as a test pipes records
+/// into.
 ///
 /// ```
 /// use millstream_streams::{StreamsBuilder, TopologyTestDriver, strings};
@@ -98,7 +102,9 @@ impl TopologyTestDriver {
         let write = |presence: Presence, bytes: Vec<u8>| {
             (presence == Presence::Present).then(|| Bytes::from(bytes))
         };
-        let failed = |error: crate::serde::SerdeError| StreamsError::Test { what: error.to_string() };
+        let failed = |error: crate::serde::SerdeError| StreamsError::Test {
+            what: error.to_string(),
+        };
         let mut bytes = Vec::new();
         let presence = serdes.key.serialize(&key, &mut bytes).map_err(failed)?;
         let key = write(presence, bytes);
@@ -126,8 +132,19 @@ impl TopologyTestDriver {
         let offset = *next;
         *next += 1;
         let headers = Headers::default();
-        let record = SourceRecord { offset, timestamp, key, value, headers };
-        if let Some(index) = self.topology.global_topics().iter().position(|t| *t == topic) {
+        let record = SourceRecord {
+            offset,
+            timestamp,
+            key,
+            value,
+            headers,
+        };
+        if let Some(index) = self
+            .topology
+            .global_topics()
+            .iter()
+            .position(|t| *t == topic)
+        {
             return self.update_table(index, partition, record);
         }
         self.process(partition, &record)
@@ -145,10 +162,20 @@ impl TopologyTestDriver {
         let Some(raw) = self.outputs.get_mut(topic).and_then(VecDeque::pop_front) else {
             return Ok(None);
         };
-        let failed = |error: crate::serde::SerdeError| StreamsError::Test { what: error.to_string() };
+        let failed = |error: crate::serde::SerdeError| StreamsError::Test {
+            what: error.to_string(),
+        };
         let key = serdes.key.deserialize(raw.key.as_ref()).map_err(failed)?;
-        let value = serdes.value.deserialize(raw.value.as_ref()).map_err(failed)?;
-        Ok(Some(TestRecord { key, value, timestamp: raw.timestamp, headers: raw.headers }))
+        let value = serdes
+            .value
+            .deserialize(raw.value.as_ref())
+            .map_err(failed)?;
+        Ok(Some(TestRecord {
+            key,
+            value,
+            timestamp: raw.timestamp,
+            headers: raw.headers,
+        }))
     }
 
     fn update_table(
@@ -168,7 +195,11 @@ impl TopologyTestDriver {
         Ok(self.stores.store(index).apply(batch)?)
     }
 
-    fn process(&mut self, partition: TopicPartition, record: &SourceRecord) -> Result<(), StreamsError> {
+    fn process(
+        &mut self,
+        partition: TopicPartition,
+        record: &SourceRecord,
+    ) -> Result<(), StreamsError> {
         if !self.tasks.contains_key(&partition) {
             let sources = &self.topology.inner.sources;
             let Some(subtopology) = sources.iter().position(|s| s.topic == partition.topic) else {
@@ -176,32 +207,47 @@ impl TopologyTestDriver {
                     what: format!("the topology does not read topic {}", partition.topic),
                 });
             };
-            let chain = sources.get(subtopology).map(|source| (source.chain)(&self.stores));
+            let chain = sources
+                .get(subtopology)
+                .map(|source| (source.chain)(&self.stores));
             let chain = chain.expect("the position was found in this list");
-            let id = TaskId { subtopology, partition: partition.partition };
+            let id = TaskId {
+                subtopology,
+                partition: partition.partition,
+            };
             let mut task = Task::new(id, partition.clone(), chain, -1);
             task.on(TaskEvent::Assigned)?;
             self.tasks.insert(partition.clone(), task);
         }
-        let task = self.tasks.get_mut(&partition).expect("the task was just inserted");
+        let task = self
+            .tasks
+            .get_mut(&partition)
+            .expect("the task was just inserted");
         match task.process(record)? {
             Outcome::Processed => {
                 let collector = task.collector();
                 for index in 0..collector.len() {
-                    let Some(output) = collector.get(index) else { break };
+                    let Some(output) = collector.get(index) else {
+                        break;
+                    };
                     let sink = self.topology.inner.sinks.get(output.sink);
                     let sink = sink.expect("a collected output names a sink of its topology");
                     let bytes = |slice: Option<&[u8]>| slice.map(Bytes::copy_from_slice);
-                    self.outputs.entry(Arc::clone(sink)).or_default().push_back(RawOutput {
-                        key: bytes(output.key),
-                        value: bytes(output.value),
-                        timestamp: output.timestamp,
-                        headers: owned_headers(output.headers),
-                    });
+                    self.outputs
+                        .entry(Arc::clone(sink))
+                        .or_default()
+                        .push_back(RawOutput {
+                            key: bytes(output.key),
+                            value: bytes(output.value),
+                            timestamp: output.timestamp,
+                            headers: owned_headers(output.headers),
+                        });
                 }
                 Ok(())
             }
-            Outcome::Poison { operator, cause } => self.poisoned(&partition, record, &operator, cause),
+            Outcome::Poison { operator, cause } => {
+                self.poisoned(&partition, record, &operator, cause)
+            }
         }
     }
 
@@ -232,7 +278,11 @@ impl TopologyTestDriver {
             partition.partition,
             record.offset,
         );
-        headers.extend(errors.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        headers.extend(
+            errors
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
         self.outputs.entry(topic).or_default().push_back(RawOutput {
             key: record.key.clone(),
             value: record.value.clone(),

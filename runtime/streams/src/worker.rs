@@ -6,8 +6,9 @@
 //!         ◀──rewind──────┘ (after an abort: back to the committed offsets)
 //! ```
 //!
-//! Invariants: control goes before records; a batch of an older session is dropped; outputs are sent after their record
-//! was processed whole; nothing of a partition is committed after it was given away.
+//! Invariants: control goes before records; a batch of an older session is dropped; outputs are
+//! sent after their record was processed whole; nothing of a partition is committed after it was
+//! given away.
 //! Never: fetches, heartbeats, or waits for anything but the producer while it holds a record.
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use crate::commit::{Open, Rewind};
 use crate::config::{Guarantee, StreamsConfig};
 use crate::error::StreamsError;
+use crate::failpoint;
 use crate::poison::{PoisonPolicy, error_headers};
 use crate::progress::ProgressLog;
 use crate::record::SourceRecord;
@@ -43,9 +45,15 @@ pub(crate) struct Handover {
 #[derive(Debug)]
 pub(crate) enum Control {
     /// These partitions are the worker's, under this membership.
-    Assigned { handovers: Vec<Handover>, group: GroupMetadata },
+    Assigned {
+        handovers: Vec<Handover>,
+        group: GroupMetadata,
+    },
     /// Commit what was processed of these, then give them up and answer.
-    Revoked { partitions: Vec<TopicPartition>, done: oneshot::Sender<()> },
+    Revoked {
+        partitions: Vec<TopicPartition>,
+        done: oneshot::Sender<()>,
+    },
     /// These are somebody else's already: forget what was not committed.
     Lost { partitions: Vec<TopicPartition> },
     /// Commit everything and end.
@@ -78,13 +86,15 @@ pub(crate) struct Worker {
     group: Option<GroupMetadata>,
     open: Open,
     last_commit: Instant,
-    /// How many records may go into one transaction; shrinks where they do not fit into its timeout.
+    /// How many records may go into one transaction; shrinks where they do not fit into its
+    /// timeout.
     records_max: u64,
     /// Rewinds since the last commit.
     rewinds_in_a_row: u32,
 }
 
-/// A worker that has gone back this often without a commit in between meets a fault that going back does not mend.
+/// A worker that has gone back this often without a commit in between meets a fault that going back
+/// does not mend.
 const REWINDS_MAX: u32 = 20;
 
 /// The channels between a worker and the reader.
@@ -110,7 +120,11 @@ impl Worker {
         channels: Channels,
         progress: ProgressLog,
     ) -> Self {
-        let Channels { control, records, rewinds } = channels;
+        let Channels {
+            control,
+            records,
+            rewinds,
+        } = channels;
         Self {
             config,
             topology,
@@ -133,8 +147,9 @@ impl Worker {
     /// Works until it is told to stop.
     ///
     /// # Errors
-    /// What ends the instance: fencing, a poison record under [`PoisonPolicy::Fail`], a failing operator, a transaction
-    /// that cannot finish within its timeout, a broker that stays away longer than the delivery timeout.
+    /// What ends the instance: fencing, a poison record under [`PoisonPolicy::Fail`], a failing
+    /// operator, a transaction that cannot finish within its timeout, a broker that stays away
+    /// longer than the delivery timeout.
     pub(crate) async fn run(mut self) -> Result<(), StreamsError> {
         let outcome = self.work().await;
         if outcome.is_err() {
@@ -198,16 +213,25 @@ impl Worker {
     }
 
     fn take_over(&mut self, handover: Handover) -> Result<(), StreamsError> {
-        let Handover { partition, session, stream_time } = handover;
+        let Handover {
+            partition,
+            session,
+            stream_time,
+        } = handover;
         let sources = &self.topology.inner.sources;
         let Some(subtopology) = sources.iter().position(|s| s.topic == partition.topic) else {
             return Err(StreamsError::Bug {
                 what: format!("{partition} was assigned, the topology does not read it"),
             });
         };
-        let Some(source) = sources.get(subtopology) else { return Ok(()) };
+        let Some(source) = sources.get(subtopology) else {
+            return Ok(());
+        };
         let chain = (source.chain)(&self.stores);
-        let id = TaskId { subtopology, partition: partition.partition };
+        let id = TaskId {
+            subtopology,
+            partition: partition.partition,
+        };
         let mut task = Task::new(id, partition.clone(), chain, stream_time);
         task.on(TaskEvent::Assigned)?;
         self.tasks.insert(partition, Owned { session, task });
@@ -230,7 +254,10 @@ impl Worker {
 
     async fn on_batch(&mut self, batch: Batch) -> Result<(), StreamsError> {
         let partition = batch.records.topic_partition.clone();
-        let current = self.tasks.get(&partition).is_some_and(|owned| owned.session == batch.session);
+        let current = self
+            .tasks
+            .get(&partition)
+            .is_some_and(|owned| owned.session == batch.session);
         if !current {
             return Ok(());
         }
@@ -247,13 +274,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends a batch through its task, committing on the way where the interval or the transaction's size asks for it.
+    /// Sends a batch through its task, committing on the way where the interval or the
+    /// transaction's size asks for it.
     async fn process(
         &mut self,
         partition: &TopicPartition,
         batch: PartitionRecords,
     ) -> Result<Step, StreamsError> {
-        let PartitionRecords { records, next_offset, .. } = batch;
+        let PartitionRecords {
+            records,
+            next_offset,
+            ..
+        } = batch;
         let mut pace = Pace::new();
         for record in records {
             let offset = record.offset;
@@ -274,9 +306,13 @@ impl Worker {
                 let full = self.open.records >= self.records_max;
                 if full || now >= self.last_commit + self.config.commit_interval {
                     self.commit().await?;
-                    let kept = self.tasks.get(partition).is_some_and(|o| o.task.next_offset.is_some());
+                    let kept = self
+                        .tasks
+                        .get(partition)
+                        .is_some_and(|o| o.task.next_offset.is_some());
                     if !kept {
-                        // The commit failed and the task was rewound; the rest of the batch comes again.
+                        // The commit failed and the task was rewound; the rest of the batch comes
+                        // again.
                         return Ok(Step::Going);
                     }
                 }
@@ -294,7 +330,9 @@ impl Worker {
         if !self.open.is_dirty() {
             self.begin()?;
         }
-        let Some(owned) = self.tasks.get_mut(partition) else { return Ok(()) };
+        let Some(owned) = self.tasks.get_mut(partition) else {
+            return Ok(());
+        };
         let outcome = owned.task.process(&record)?;
         owned.task.next_offset = Some(record.offset + 1);
         self.open.read(partition, record.offset + 1);
@@ -317,13 +355,20 @@ impl Worker {
 
     /// Stage `collect` ends here: the outputs of one record go to the producer's accumulator.
     async fn send_collected(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
-        let Some(Owned { task, .. }) = self.tasks.get_mut(partition) else { return Ok(()) };
+        let Some(Owned { task, .. }) = self.tasks.get_mut(partition) else {
+            return Ok(());
+        };
         // Only the collector is held across the awaits below, never the task, which is not shared.
         let collector = task.collector();
         for index in 0..collector.len() {
-            let Some(output) = collector.get(index) else { break };
-            let Some(topic) = self.topology.inner.sinks.get(output.sink) else { continue };
+            let Some(output) = collector.get(index) else {
+                break;
+            };
+            let Some(topic) = self.topology.inner.sinks.get(output.sink) else {
+                continue;
+            };
             send(&self.producer, topic, &output).await?;
+            failpoint::hit("streams.between-outputs");
             self.open.wrote(output.sink);
         }
         Ok(())
@@ -350,13 +395,21 @@ impl Worker {
                 Ok(())
             }
             PoisonPolicy::DeadLetter(topic) => {
-                let errors =
-                    error_headers(operator, cause.as_ref(), &partition.topic, partition.partition, offset);
+                let errors = error_headers(
+                    operator,
+                    cause.as_ref(),
+                    &partition.topic,
+                    partition.partition,
+                    offset,
+                );
                 let own = record.headers.iter().map(|(name, value)| {
                     (name.into_owned(), value.map(bytes::Bytes::copy_from_slice))
                 });
-                let headers =
-                    own.chain(errors.into_iter().map(|(name, value)| (name.to_owned(), value)));
+                let headers = own.chain(
+                    errors
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value)),
+                );
                 let letter = Collected {
                     sink: usize::MAX,
                     timestamp: record.timestamp,
@@ -371,10 +424,16 @@ impl Worker {
         }
     }
 
-    /// Control and aborted records at the end of a batch move the position as well: a job that stopped at the last data
-    /// record would never be seen to reach the end of its input.
-    fn advance(&mut self, partition: &TopicPartition, next_offset: i64) -> Result<(), StreamsError> {
-        let Some(owned) = self.tasks.get_mut(partition) else { return Ok(()) };
+    /// Control and aborted records at the end of a batch move the position as well: a job that
+    /// stopped at the last data record would never be seen to reach the end of its input.
+    fn advance(
+        &mut self,
+        partition: &TopicPartition,
+        next_offset: i64,
+    ) -> Result<(), StreamsError> {
+        let Some(owned) = self.tasks.get_mut(partition) else {
+            return Ok(());
+        };
         if owned.task.next_offset.is_none_or(|next| next < next_offset) {
             owned.task.next_offset = Some(next_offset);
             if !self.open.is_dirty() {
@@ -385,15 +444,18 @@ impl Worker {
         Ok(())
     }
 
-    /// A transaction that outlives its timeout is aborted by the coordinator and would be tried for ever. So records are
-    /// committed in smaller pieces, and one that alone takes too long is an error that names both numbers.
+    /// A transaction that outlives its timeout is aborted by the coordinator and would be tried for
+    /// ever. So records are committed in smaller pieces, and one that alone takes too long is an
+    /// error that names both numbers.
     fn check_timeout(
         &mut self,
         partition: &TopicPartition,
         offset: i64,
         now: Instant,
     ) -> Result<(), StreamsError> {
-        let Some(took) = self.open.age(now) else { return Ok(()) };
+        let Some(took) = self.open.age(now) else {
+            return Ok(());
+        };
         let timeout = self.config.transaction_timeout;
         if self.config.guarantee != Guarantee::ExactlyOnce || took < timeout {
             return Ok(());
@@ -419,7 +481,9 @@ impl Worker {
         }
         let offsets = self.offsets_to_commit();
         let Some(group) = &self.group else {
-            return Err(StreamsError::Bug { what: "a commit without a membership".to_owned() });
+            return Err(StreamsError::Bug {
+                what: "a commit without a membership".to_owned(),
+            });
         };
         let committed = match self.config.guarantee {
             Guarantee::ExactlyOnce => {
@@ -433,7 +497,9 @@ impl Worker {
         match committed {
             Ok(()) => {
                 let took = ended - self.last_commit;
-                let report = self.open.take_report(&self.topology, &self.config.poison, took);
+                let report = self
+                    .open
+                    .take_report(&self.topology, &self.config.poison, took);
                 self.progress.committed(report);
                 self.rewinds_in_a_row = 0;
                 for owned in self.tasks.values_mut() {
@@ -453,16 +519,30 @@ impl Worker {
     fn offsets_to_commit(&self) -> Vec<(TopicPartition, OffsetAndMetadata)> {
         let workers = self.config.threads;
         let offsets = self.open.offsets().map(|(partition, offset)| {
-            let stream_time =
-                self.tasks.get(partition).map_or(-1, |owned| owned.task.stream_time());
-            let metadata = crate::commit::Metadata { workers, stream_time }.encode();
-            (partition.clone(), OffsetAndMetadata { offset, leader_epoch: None, metadata })
+            let stream_time = self
+                .tasks
+                .get(partition)
+                .map_or(-1, |owned| owned.task.stream_time());
+            let metadata = crate::commit::Metadata {
+                workers,
+                stream_time,
+            }
+            .encode();
+            (
+                partition.clone(),
+                OffsetAndMetadata {
+                    offset,
+                    leader_epoch: None,
+                    metadata,
+                },
+            )
         });
         offsets.collect()
     }
 
-    /// Aborts what is open and starts all tasks again from their last commit. With `stale_generation` the reader hands
-    /// the partitions over when the group has moved past that generation.
+    /// Aborts what is open and starts all tasks again from their last commit. With
+    /// `stale_generation` the reader hands the partitions over when the group has moved past that
+    /// generation.
     async fn abort_and_rewind(
         &mut self,
         stale_generation: Option<i32>,
@@ -480,8 +560,12 @@ impl Worker {
         for partition in &partitions {
             self.end_task(partition, TaskEvent::Aborted)?;
         }
-        // Where the reader is gone the instance is stopping, and nothing is to be handed over any more.
-        let _ = self.rewinds.send(Rewind { partitions, stale_generation });
+        // Where the reader is gone the instance is stopping, and nothing is to be handed over any
+        // more.
+        let _ = self.rewinds.send(Rewind {
+            partitions,
+            stale_generation,
+        });
         Ok(())
     }
 
@@ -495,15 +579,18 @@ impl Worker {
     }
 }
 
-/// Hands one output to the producer, waiting where its buffer is full or the topic's partitions are not known yet.
+/// Hands one output to the producer, waiting where its buffer is full or the topic's partitions are
+/// not known yet.
 async fn send(
     producer: &Producer,
     topic: &Arc<str>,
     output: &Collected<'_>,
 ) -> Result<(), StreamsError> {
     let headers: Vec<(std::borrow::Cow<'_, str>, Option<&[u8]>)> = output.headers.iter().collect();
-    let headers: Vec<(&str, Option<&[u8]>)> =
-        headers.iter().map(|(name, value)| (name.as_ref(), *value)).collect();
+    let headers: Vec<(&str, Option<&[u8]>)> = headers
+        .iter()
+        .map(|(name, value)| (name.as_ref(), *value))
+        .collect();
     loop {
         let (key, value) = (output.key, output.value);
         match producer.enqueue(topic, None, key, value, &headers, output.timestamp) {
@@ -514,9 +601,14 @@ async fn send(
     }
 }
 
-/// An error that an abort and another try can mend is passed on as a value, any other ends the worker.
+/// An error that an abort and another try can mend is passed on as a value, any other ends the
+/// worker.
 fn recoverable(cause: StreamsError) -> Result<StreamsError, StreamsError> {
-    if cause.is_abortable() { Ok(cause) } else { Err(cause) }
+    if cause.is_abortable() {
+        Ok(cause)
+    } else {
+        Err(cause)
+    }
 }
 
 /// How often the clock is read: every record where records are slow, every 64 where they are fast.
@@ -531,7 +623,11 @@ impl Pace {
     const FAST: Duration = Duration::from_millis(1);
 
     fn new() -> Self {
-        Self { stride: 1, since: 0, last: None }
+        Self {
+            stride: 1,
+            since: 0,
+            last: None,
+        }
     }
 
     fn is_check_due(&mut self, forced: bool) -> bool {
@@ -541,7 +637,11 @@ impl Pace {
 
     fn checked(&mut self, now: Instant) {
         let fast = self.last.is_some_and(|last| now - last < Self::FAST);
-        self.stride = if fast { (self.stride * 2).min(Self::STRIDE_MAX) } else { 1 };
+        self.stride = if fast {
+            (self.stride * 2).min(Self::STRIDE_MAX)
+        } else {
+            1
+        };
         self.since = 0;
         self.last = Some(now);
     }

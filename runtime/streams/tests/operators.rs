@@ -14,7 +14,13 @@ fn run(builder: StreamsBuilder, inputs: &[(&str, &str)]) -> TopologyTestDriver {
     let mut driver = TopologyTestDriver::new(builder.build().expect("a sound topology"));
     for (at, (key, value)) in inputs.iter().enumerate() {
         driver
-            .pipe("in", &strings(), (*key).to_owned(), (*value).to_owned(), at as i64)
+            .pipe(
+                "in",
+                &strings(),
+                (*key).to_owned(),
+                (*value).to_owned(),
+                at as i64,
+            )
             .expect("the record is processed");
     }
     driver
@@ -27,7 +33,10 @@ fn outputs(driver: &mut TopologyTestDriver, topic: &str) -> Vec<(String, String)
 }
 
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    expected
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 #[test]
@@ -51,8 +60,12 @@ fn stateless_operators_change_what_they_say_and_nothing_else() {
 fn a_split_sends_each_record_to_the_first_branch_that_takes_it() {
     let builder = StreamsBuilder::new();
     let mut split = builder.stream("in", strings()).split();
-    split.branch(|_, value| value.starts_with('a')).to("a", strings());
-    split.branch(|_, value| value.starts_with("ab") || value == "b").to("b", strings());
+    split
+        .branch(|_, value| value.starts_with('a'))
+        .to("a", strings());
+    split
+        .branch(|_, value| value.starts_with("ab") || value == "b")
+        .to("b", strings());
     split.default_branch().to("rest", strings());
     let mut driver = run(builder, &[("1", "ab"), ("2", "b"), ("3", "c")]);
     assert_eq!(outputs(&mut driver, "a"), pairs(&[("1", "ab")]));
@@ -89,26 +102,36 @@ fn joins_with_a_global_table_find_rows_by_the_mapped_key() {
     let stream = builder.stream("in", strings());
     stream
         .clone()
-        .left_join_global(&customers, |_, value| value.clone(), |value, customer| {
-            format!("{value}={}", customer.map_or("?".to_owned(), |c| c.name))
-        })
+        .left_join_global(
+            &customers,
+            |_, value| value.clone(),
+            |value, customer| format!("{value}={}", customer.map_or("?".to_owned(), |c| c.name)),
+        )
         .to("left", strings());
     stream
-        .join_global(&customers, |_, value| value.clone(), |value, customer| {
-            format!("{value}={}", customer.name)
-        })
+        .join_global(
+            &customers,
+            |_, value| value.clone(),
+            |value, customer| format!("{value}={}", customer.name),
+        )
         .to("inner", strings());
     let mut driver = TopologyTestDriver::new(builder.build().expect("sound"));
     let json = json::<String, Option<Customer>>();
     let mut row = |key: &str, name: Option<&str>, driver: &mut TopologyTestDriver| {
-        let customer = name.map(|name| Customer { name: name.to_owned() });
-        driver.pipe("customers", &json, key.to_owned(), customer, 0).expect("applied");
+        let customer = name.map(|name| Customer {
+            name: name.to_owned(),
+        });
+        driver
+            .pipe("customers", &json, key.to_owned(), customer, 0)
+            .expect("applied");
     };
     row("c1", Some("Zoë"), &mut driver);
     row("c2", Some("gone"), &mut driver);
     row("c2", None, &mut driver);
     for customer in ["c1", "c2", "c3"] {
-        driver.pipe("in", &strings(), "o".into(), customer.into(), 0).expect("processed");
+        driver
+            .pipe("in", &strings(), "o".into(), customer.into(), 0)
+            .expect("processed");
     }
     assert_eq!(
         outputs(&mut driver, "left"),
@@ -140,13 +163,21 @@ impl ValueProcessor<String, String> for Twice {
 #[test]
 fn a_processor_that_fails_half_way_leaves_no_output_of_its_record() {
     let builder = StreamsBuilder::new();
-    builder.stream("in", strings()).process_values(|| Twice).to("out", strings());
+    builder
+        .stream("in", strings())
+        .process_values(|| Twice)
+        .to("out", strings());
     let topology = builder.build().expect("sound");
     let mut driver = TopologyTestDriver::new(topology).poison(PoisonPolicy::Skip);
     for value in ["good", "bad"] {
-        driver.pipe("in", &strings(), "k".into(), value.into(), 7).expect("skipped");
+        driver
+            .pipe("in", &strings(), "k".into(), value.into(), 7)
+            .expect("skipped");
     }
-    assert_eq!(outputs(&mut driver, "out"), pairs(&[("k", "first good"), ("k", "second good")]));
+    assert_eq!(
+        outputs(&mut driver, "out"),
+        pairs(&[("k", "first good"), ("k", "second good")])
+    );
 }
 
 #[test]
@@ -156,41 +187,81 @@ fn a_closure_processor_sees_where_the_record_came_from() {
         .stream("in", strings())
         .process_values(|| {
             |context: &RecordContext, _: &String, value: String| {
-                format!("{value} {}/{}@{}", context.topic(), context.partition(), context.offset())
+                format!(
+                    "{value} {}/{}@{}",
+                    context.topic(),
+                    context.partition(),
+                    context.offset()
+                )
             }
         })
         .to("out", strings());
     let mut driver = run(builder, &[("k", "a"), ("k", "b")]);
-    assert_eq!(outputs(&mut driver, "out"), pairs(&[("k", "a in/0@0"), ("k", "b in/0@1")]));
+    assert_eq!(
+        outputs(&mut driver, "out"),
+        pairs(&[("k", "a in/0@0"), ("k", "b in/0@1")])
+    );
 }
 
 #[test]
 fn poison_fails_by_default_and_names_the_record() {
     let builder = StreamsBuilder::new();
-    builder.stream("in", json::<String, Customer>()).to("out", json());
+    builder
+        .stream("in", json::<String, Customer>())
+        .to("out", json());
     let mut driver = TopologyTestDriver::new(builder.build().expect("sound"));
     let error = driver
-        .pipe_raw("in", 3, Some(Bytes::from_static(b"k")), Some(Bytes::from_static(b"{")), 0)
+        .pipe_raw(
+            "in",
+            3,
+            Some(Bytes::from_static(b"k")),
+            Some(Bytes::from_static(b"{")),
+            0,
+        )
         .expect_err("not JSON");
-    assert!(matches!(error, StreamsError::Poison { offset: 0, .. }), "{error}");
+    assert!(
+        matches!(error, StreamsError::Poison { offset: 0, .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("in-3, offset 0"), "{error}");
 }
 
 #[test]
 fn a_dead_letter_is_the_record_with_kafkas_six_headers() {
     let builder = StreamsBuilder::new();
-    builder.stream("in", json::<String, Customer>()).to("out", json());
+    builder
+        .stream("in", json::<String, Customer>())
+        .to("out", json());
     let topology = builder.build().expect("sound");
     let mut driver = TopologyTestDriver::new(topology).poison(PoisonPolicy::dead_letter("dead"));
     let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"{oops"));
-    driver.pipe_raw("in", 2, Some(key), Some(value), 42).expect("kept as a dead letter");
+    driver
+        .pipe_raw("in", 2, Some(key), Some(value), 42)
+        .expect("kept as a dead letter");
     let letter = driver.read("dead", &strings()).expect("text").expect("one");
-    assert_eq!((letter.key.as_str(), letter.value.as_str(), letter.timestamp), ("k", "{oops", 42));
-    let names: Vec<&str> = letter.headers.iter().map(|(name, _)| name.as_str()).collect();
-    let part = ["exception", "message", "stacktrace", "topic", "partition", "offset"];
+    assert_eq!(
+        (letter.key.as_str(), letter.value.as_str(), letter.timestamp),
+        ("k", "{oops", 42)
+    );
+    let names: Vec<&str> = letter
+        .headers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let part = [
+        "exception",
+        "message",
+        "stacktrace",
+        "topic",
+        "partition",
+        "offset",
+    ];
     assert_eq!(names, part.map(|part| format!("__streams.errors.{part}")));
     let text = |at: usize| letter.headers[at].1.clone().expect("not null");
-    assert_eq!((&text(3)[..], &text(4)[..], &text(5)[..]), (&b"in"[..], &b"2"[..], &b"0"[..]));
+    assert_eq!(
+        (&text(3)[..], &text(4)[..], &text(5)[..]),
+        (&b"in"[..], &b"2"[..], &b"0"[..])
+    );
 }
 
 #[test]
@@ -201,14 +272,20 @@ fn mistakes_in_a_topology_are_found_when_it_is_built() {
     let builder = StreamsBuilder::new();
     builder.stream("in", strings()).to("out", strings());
     let _ = builder.global_table("in", strings());
-    assert!(matches!(builder.build().expect_err("twice"), TopologyError::TopicTwice { .. }));
+    assert!(matches!(
+        builder.build().expect_err("twice"),
+        TopologyError::TopicTwice { .. }
+    ));
 
     let (one, other) = (StreamsBuilder::new(), StreamsBuilder::new());
     let table = other.global_table("t", strings());
     one.stream("in", strings())
         .join_global(&table, |key, _| key.clone(), |value, _| value)
         .to("out", strings());
-    assert!(matches!(one.build().expect_err("foreign"), TopologyError::ForeignTable { .. }));
+    assert!(matches!(
+        one.build().expect_err("foreign"),
+        TopologyError::ForeignTable { .. }
+    ));
 }
 
 #[test]

@@ -60,8 +60,8 @@ impl StreamsBuilder {
         KStream::new(self.graph.clone(), node, edge)
     }
 
-    /// Reads all partitions of `topic` as a table that every instance holds whole. It is filled before the first record
-    /// of a stream is processed; a null value deletes a key.
+    /// Reads all partitions of `topic` as a table that every instance holds whole. It is filled
+    /// before the first record of a stream is processed; a null value deletes a key.
     pub fn global_table<K, V>(&self, topic: &str, serdes: Serdes<K, V>) -> GlobalKTable<K, V>
     where
         K: Send + 'static,
@@ -101,7 +101,9 @@ impl StreamsBuilder {
             globals: std::mem::take(&mut state.globals),
             description,
         };
-        Ok(Topology { inner: Arc::new(parts) })
+        Ok(Topology {
+            inner: Arc::new(parts),
+        })
     }
 }
 

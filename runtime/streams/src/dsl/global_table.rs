@@ -18,7 +18,12 @@ pub struct GlobalKTable<K, V> {
 
 impl<K, V> GlobalKTable<K, V> {
     pub(crate) fn new(graph: Graph, topic: Arc<str>, index: usize, serdes: Serdes<K, V>) -> Self {
-        Self { graph, topic, index, serdes }
+        Self {
+            graph,
+            topic,
+            index,
+            serdes,
+        }
     }
 
     /// The topic that the table is read from.
@@ -41,6 +46,8 @@ impl<K, V> Clone for GlobalKTable<K, V> {
 
 impl<K, V> std::fmt::Debug for GlobalKTable<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GlobalKTable").field("topic", &self.topic).finish_non_exhaustive()
+        f.debug_struct("GlobalKTable")
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
     }
 }

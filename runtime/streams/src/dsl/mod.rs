@@ -1,6 +1,7 @@
 //! The DSL: what a user writes, in the vocabulary of Kafka Streams.
 //!
-//! Invariants: every call adds to the graph and nothing else; types of keys and values are checked by the compiler.
+//! Invariants: every call adds to the graph and nothing else; types of keys and values are checked
+//! by the compiler.
 //! Never: runs anything.
 
 mod builder;

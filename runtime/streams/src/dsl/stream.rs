@@ -19,8 +19,8 @@ use crate::topology::{Edge, Graph, NodeId};
 
 /// A stream of records with keys of type `K` and values of type `V`.
 ///
-/// Closures given to it are shared by all tasks (`Fn + Send + Sync`). They run on the worker that owns the task: one that
-/// blocks stalls its own worker and nothing else.
+/// Closures given to it are shared by all tasks (`Fn + Send + Sync`). They run on the worker that
+/// owns the task: one that blocks stalls its own worker and nothing else.
 pub struct KStream<K, V> {
     graph: Graph,
     node: NodeId,
@@ -61,7 +61,10 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
     {
         let predicate = Arc::new(predicate);
         self.operator("KSTREAM-FILTER", Vec::new(), move |_, downstream, _| {
-            Box::new(Filter { predicate: Arc::clone(&predicate), downstream })
+            Box::new(Filter {
+                predicate: Arc::clone(&predicate),
+                downstream,
+            })
         })
     }
 
@@ -74,7 +77,10 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
     {
         let mapper = Arc::new(mapper);
         self.operator("KSTREAM-MAP", Vec::new(), move |_, downstream, _| {
-            Box::new(Map { mapper: Arc::clone(&mapper), downstream })
+            Box::new(Map {
+                mapper: Arc::clone(&mapper),
+                downstream,
+            })
         })
     }
 
@@ -86,12 +92,16 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
     {
         let mapper = Arc::new(mapper);
         self.operator("KSTREAM-MAPVALUES", Vec::new(), move |_, downstream, _| {
-            Box::new(MapValues { mapper: Arc::clone(&mapper), downstream })
+            Box::new(MapValues {
+                mapper: Arc::clone(&mapper),
+                downstream,
+            })
         })
     }
 
-    /// As [`map_values`](Self::map_values); where the mapper fails, the record is poison and the application's
-    /// [`PoisonPolicy`](crate::PoisonPolicy) decides. Nothing that the record led to before is written.
+    /// As [`map_values`](Self::map_values); where the mapper fails, the record is poison and the
+    /// application's [`PoisonPolicy`](crate::PoisonPolicy) decides. Nothing that the record led to
+    /// before is written.
     pub fn try_map_values<F, W, E>(self, mapper: F) -> KStream<K, W>
     where
         F: Fn(&K, V) -> Result<W, E> + Send + Sync + 'static,
@@ -99,14 +109,18 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
         E: Into<BoxError> + 'static,
     {
         let mapper = Arc::new(mapper);
-        self.operator("KSTREAM-MAPVALUES", Vec::new(), move |name, downstream, _| {
-            Box::new(TryMapValues {
-                name,
-                mapper: Arc::clone(&mapper),
-                downstream,
-                error: PhantomData,
-            })
-        })
+        self.operator(
+            "KSTREAM-MAPVALUES",
+            Vec::new(),
+            move |name, downstream, _| {
+                Box::new(TryMapValues {
+                    name,
+                    mapper: Arc::clone(&mapper),
+                    downstream,
+                    error: PhantomData,
+                })
+            },
+        )
     }
 
     /// Makes any number of records of each one.
@@ -119,19 +133,26 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
     {
         let mapper = Arc::new(mapper);
         self.operator("KSTREAM-FLATMAP", Vec::new(), move |_, downstream, _| {
-            Box::new(FlatMap { mapper: Arc::clone(&mapper), downstream, output: PhantomData })
+            Box::new(FlatMap {
+                mapper: Arc::clone(&mapper),
+                downstream,
+                output: PhantomData,
+            })
         })
     }
 
-    /// Calls `action` with each record and passes it on. What it does outside is not part of the transaction: after a
-    /// crash it happens again.
+    /// Calls `action` with each record and passes it on. What it does outside is not part of the
+    /// transaction: after a crash it happens again.
     pub fn peek<F>(self, action: F) -> KStream<K, V>
     where
         F: Fn(&K, &V) + Send + Sync + 'static,
     {
         let action = Arc::new(action);
         self.operator("KSTREAM-PEEK", Vec::new(), move |_, downstream, _| {
-            Box::new(Peek { action: Arc::clone(&action), downstream })
+            Box::new(Peek {
+                action: Arc::clone(&action),
+                downstream,
+            })
         })
     }
 
@@ -144,11 +165,20 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
             let declared = declared.lock().unwrap_or_else(PoisonError::into_inner);
             let branches = declared
                 .iter()
-                .map(|branch| (Arc::clone(&branch.predicate), branch.edge.instantiate(stores)))
+                .map(|branch| {
+                    (
+                        Arc::clone(&branch.predicate),
+                        branch.edge.instantiate(stores),
+                    )
+                })
                 .collect();
             Box::new(Split { branches })
         });
-        SplitStream { graph: self.graph, node, branches }
+        SplitStream {
+            graph: self.graph,
+            node,
+            branches,
+        }
     }
 
     /// Runs a processor on each record; `supplier` makes one a task. A closure
@@ -159,12 +189,21 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
         P: ValueProcessor<K, V> + 'static,
         P::Output: Send + 'static,
     {
-        self.operator("KSTREAM-PROCESSVALUES", Vec::new(), move |name, downstream, _| {
-            Box::new(ProcessValues { name, processor: supplier(), downstream })
-        })
+        self.operator(
+            "KSTREAM-PROCESSVALUES",
+            Vec::new(),
+            move |name, downstream, _| {
+                Box::new(ProcessValues {
+                    name,
+                    processor: supplier(),
+                    downstream,
+                })
+            },
+        )
     }
 
-    /// Joins each record with the row that `select_key` names; records without such a row are dropped.
+    /// Joins each record with the row that `select_key` names; records without such a row are
+    /// dropped.
     pub fn join_global<S, J, TK, TV, W>(
         self,
         table: &GlobalKTable<TK, TV>,
@@ -178,9 +217,12 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
         TV: Send + 'static,
         W: Send + 'static,
     {
-        self.join("KSTREAM-JOIN", table, select_key, move |value, row: Option<TV>| {
-            row.map(|row| joiner(value, row))
-        })
+        self.join(
+            "KSTREAM-JOIN",
+            table,
+            select_key,
+            move |value, row: Option<TV>| row.map(|row| joiner(value, row)),
+        )
     }
 
     /// Joins each record with the row that `select_key` names, or with nothing where there is none.
@@ -217,29 +259,40 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
         W: Send + 'static,
     {
         if !self.graph.same(&table.graph) {
-            self.graph.error(TopologyError::ForeignTable { table: table.topic.to_string() });
+            self.graph.error(TopologyError::ForeignTable {
+                table: table.topic.to_string(),
+            });
         }
         let (select_key, joiner) = (Arc::new(select_key), Arc::new(joiner));
         let (serdes, index) = (table.serdes.clone(), table.index);
-        self.operator(kind, vec![Arc::clone(&table.topic)], move |name, downstream, stores| {
-            Box::new(JoinGlobal {
-                name,
-                select_key: Arc::clone(&select_key),
-                joiner: Arc::clone(&joiner),
-                serdes: serdes.clone(),
-                store: stores.store(index),
-                key_bytes: Vec::new(),
-                downstream,
-            })
-        })
+        self.operator(
+            kind,
+            vec![Arc::clone(&table.topic)],
+            move |name, downstream, stores| {
+                Box::new(JoinGlobal {
+                    name,
+                    select_key: Arc::clone(&select_key),
+                    joiner: Arc::clone(&joiner),
+                    serdes: serdes.clone(),
+                    store: stores.store(index),
+                    key_bytes: Vec::new(),
+                    downstream,
+                })
+            },
+        )
     }
 
-    /// Writes the stream to `topic`: keyed records by the hash of the key, as every Kafka client does, others spread.
+    /// Writes the stream to `topic`: keyed records by the hash of the key, as every Kafka client
+    /// does, others spread.
     pub fn to(self, topic: &str, serdes: Serdes<K, V>) {
         let topic: Arc<str> = topic.into();
         let (sink, name) = self.graph.sink(&topic, self.node);
         self.edge.attach(move |_| {
-            Box::new(Sink { name: name.clone(), sink, serdes: serdes.clone() })
+            Box::new(Sink {
+                name: name.clone(),
+                sink,
+                serdes: serdes.clone(),
+            })
         });
     }
 }
@@ -248,13 +301,19 @@ impl<K: Send + 'static, V: Send + 'static> KStream<K, V> {
 impl<K: Clone + Send + 'static, V: Clone + Send + 'static> Clone for KStream<K, V> {
     fn clone(&self) -> Self {
         self.edge.allow_fork(Record::clone);
-        Self { graph: self.graph.clone(), node: self.node, edge: Arc::clone(&self.edge) }
+        Self {
+            graph: self.graph.clone(),
+            node: self.node,
+            edge: Arc::clone(&self.edge),
+        }
     }
 }
 
 impl<K, V> std::fmt::Debug for KStream<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KStream").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("KStream")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -278,7 +337,10 @@ impl<K: Send + 'static, V: Send + 'static> SplitStream<K, V> {
     {
         let edge = Edge::new();
         let mut branches = self.branches.lock().unwrap_or_else(PoisonError::into_inner);
-        branches.push(Branch { predicate: Arc::new(predicate), edge: Arc::clone(&edge) });
+        branches.push(Branch {
+            predicate: Arc::new(predicate),
+            edge: Arc::clone(&edge),
+        });
         KStream::new(self.graph.clone(), self.node, edge)
     }
 
@@ -290,6 +352,8 @@ impl<K: Send + 'static, V: Send + 'static> SplitStream<K, V> {
 
 impl<K, V> std::fmt::Debug for SplitStream<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SplitStream").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("SplitStream")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }

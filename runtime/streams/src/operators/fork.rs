@@ -1,6 +1,8 @@
-//! The ends of an edge that is not one to one: a fork where a stream was cloned, and nothing where it ends.
+//! The ends of an edge that is not one to one: a fork where a stream was cloned, and nothing where
+//! it ends.
 //!
-//! Invariants: children get the record in the order in which they were attached; the last one gets the original.
+//! Invariants: children get the record in the order in which they were attached; the last one gets
+//! the original.
 //! Never: clones for a stream that was not cloned by the user.
 
 use super::{Downstream, Process, ProcessResult};

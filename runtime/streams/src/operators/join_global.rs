@@ -1,6 +1,7 @@
 //! Joining a stream with a global table: a look-up of the mapped key, no time involved.
 //!
-//! Invariants: the result carries the stream record's key, timestamp and headers; table updates never trigger a result.
+//! Invariants: the result carries the stream record's key, timestamp and headers; table updates
+//! never trigger a result.
 //! Never: waits for the table; it was filled before the first record came.
 
 use std::sync::Arc;
@@ -31,7 +32,10 @@ impl<S, J, K, TK, TV, W> JoinGlobal<S, J, K, TK, TV, W> {
             .key
             .serialize(key, &mut self.key_bytes)
             .map_err(|error| failed(error.into()))?;
-        let Some(bytes) = self.store.get(&self.key_bytes).map_err(|error| failed(error.into()))?
+        let Some(bytes) = self
+            .store
+            .get(&self.key_bytes)
+            .map_err(|error| failed(error.into()))?
         else {
             return Ok(None);
         };
@@ -49,11 +53,22 @@ where
     fn process(&mut self, record: Record<K, V>, context: &mut TaskContext) -> ProcessResult {
         let table_key = (self.select_key)(&record.key, &record.value);
         let found = self.look_up(&table_key)?;
-        let Record { key, value, timestamp, headers } = record;
+        let Record {
+            key,
+            value,
+            timestamp,
+            headers,
+        } = record;
         match (self.joiner)(value, found) {
-            Some(value) => {
-                self.downstream.process(Record { key, value, timestamp, headers }, context)
-            }
+            Some(value) => self.downstream.process(
+                Record {
+                    key,
+                    value,
+                    timestamp,
+                    headers,
+                },
+                context,
+            ),
             None => Ok(()),
         }
     }

@@ -1,4 +1,5 @@
-//! The operators that make new records of one: `map`, `map_values`, `try_map_values`, `flat_map`, `peek`.
+//! The operators that make new records of one: `map`, `map_values`, `try_map_values`, `flat_map`,
+//! `peek`.
 //!
 //! Invariants: timestamp and headers pass through; only `map` and `flat_map` may change the key.
 //! Never: swallows a closure's error.
@@ -21,9 +22,22 @@ where
     F: Fn(K, V) -> (L, W) + Send + Sync,
 {
     fn process(&mut self, record: Record<K, V>, context: &mut TaskContext) -> ProcessResult {
-        let Record { key, value, timestamp, headers } = record;
+        let Record {
+            key,
+            value,
+            timestamp,
+            headers,
+        } = record;
         let (key, value) = (self.mapper)(key, value);
-        self.downstream.process(Record { key, value, timestamp, headers }, context)
+        self.downstream.process(
+            Record {
+                key,
+                value,
+                timestamp,
+                headers,
+            },
+            context,
+        )
     }
 }
 
@@ -37,9 +51,22 @@ where
     F: Fn(&K, V) -> W + Send + Sync,
 {
     fn process(&mut self, record: Record<K, V>, context: &mut TaskContext) -> ProcessResult {
-        let Record { key, value, timestamp, headers } = record;
+        let Record {
+            key,
+            value,
+            timestamp,
+            headers,
+        } = record;
         let value = (self.mapper)(&key, value);
-        self.downstream.process(Record { key, value, timestamp, headers }, context)
+        self.downstream.process(
+            Record {
+                key,
+                value,
+                timestamp,
+                headers,
+            },
+            context,
+        )
     }
 }
 
@@ -56,12 +83,25 @@ where
     E: Into<BoxError>,
 {
     fn process(&mut self, record: Record<K, V>, context: &mut TaskContext) -> ProcessResult {
-        let Record { key, value, timestamp, headers } = record;
+        let Record {
+            key,
+            value,
+            timestamp,
+            headers,
+        } = record;
         let value = (self.mapper)(&key, value).map_err(|cause| ProcessError::Poison {
             operator: self.name.clone(),
             cause: cause.into(),
         })?;
-        self.downstream.process(Record { key, value, timestamp, headers }, context)
+        self.downstream.process(
+            Record {
+                key,
+                value,
+                timestamp,
+                headers,
+            },
+            context,
+        )
     }
 }
 
@@ -77,10 +117,23 @@ where
     I: IntoIterator<Item = (L, W)>,
 {
     fn process(&mut self, record: Record<K, V>, context: &mut TaskContext) -> ProcessResult {
-        let Record { key, value, timestamp, headers } = record;
+        let Record {
+            key,
+            value,
+            timestamp,
+            headers,
+        } = record;
         for (key, value) in (self.mapper)(key, value) {
             let headers = headers.clone();
-            self.downstream.process(Record { key, value, timestamp, headers }, context)?;
+            self.downstream.process(
+                Record {
+                    key,
+                    value,
+                    timestamp,
+                    headers,
+                },
+                context,
+            )?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The operators: one file each, typed, chained by one virtual call an edge.
 //!
-//! Invariants: a record goes depth first through everything downstream before the next one enters; an operator passes a
-//! record on at most once an edge.
+//! Invariants: a record goes depth first through everything downstream before the next one enters;
+//! an operator passes a record on at most once an edge.
 //! Never: I/O, clocks, or anything shared between two tasks but the user's own closures.
 
 mod filter;

@@ -1,6 +1,8 @@
-//! `process_values`: a processor of the user's that sees where each record came from and may forward any number of values.
+//! `process_values`: a processor of the user's that sees where each record came from and may
+//! forward any number of values.
 //!
-//! Invariants: the key of what it forwards is the key of what it received; each task has a processor of its own.
+//! Invariants: the key of what it forwards is the key of what it received; each task has a
+//! processor of its own.
 //! Never: forwards outside of a call to the processor.
 
 use millstream_protocol::Headers;
@@ -10,7 +12,8 @@ use crate::error::BoxError;
 use crate::record::{Record, RecordContext};
 use crate::task::TaskContext;
 
-/// A processor that keeps the key. Closures `FnMut(&RecordContext, &K, V) -> W` are processors that forward one value.
+/// A processor that keeps the key. Closures `FnMut(&RecordContext, &K, V) -> W` are processors that
+/// forward one value.
 pub trait ValueProcessor<K, V>: Send {
     /// What it forwards.
     type Output;
@@ -18,8 +21,8 @@ pub trait ValueProcessor<K, V>: Send {
     /// Takes one record and forwards what comes of it.
     ///
     /// # Errors
-    /// An error makes the record poison: the application's [`PoisonPolicy`](crate::PoisonPolicy) decides, and nothing of
-    /// what the record led to is written.
+    /// An error makes the record poison: the application's [`PoisonPolicy`](crate::PoisonPolicy)
+    /// decides, and nothing of what the record led to is written.
     fn process(
         &mut self,
         context: &mut ProcessorContext<'_, K, Self::Output>,
@@ -64,8 +67,12 @@ impl<K: Clone, W> ProcessorContext<'_, K, W> {
     /// As [`forward`](Self::forward), with another timestamp in milliseconds since the epoch.
     pub fn forward_at(&mut self, value: W, timestamp: i64) {
         if self.outcome.is_ok() {
-            let record =
-                Record { key: self.key.clone(), value, timestamp, headers: self.headers.clone() };
+            let record = Record {
+                key: self.key.clone(),
+                value,
+                timestamp,
+                headers: self.headers.clone(),
+            };
             self.outcome = self.downstream.process(record, self.task);
         }
     }
@@ -109,7 +116,12 @@ where
     K: Send,
 {
     fn process(&mut self, record: Record<K, V>, context: &mut TaskContext) -> ProcessResult {
-        let Record { key, value, timestamp, headers } = record;
+        let Record {
+            key,
+            value,
+            timestamp,
+            headers,
+        } = record;
         let mut context = ProcessorContext {
             key: &key,
             headers: &headers,
@@ -120,7 +132,10 @@ where
         };
         match self.processor.process(&mut context, value) {
             Ok(()) => context.outcome,
-            Err(cause) => Err(ProcessError::Poison { operator: self.name.clone(), cause }),
+            Err(cause) => Err(ProcessError::Poison {
+                operator: self.name.clone(),
+                cause,
+            }),
         }
     }
 }

@@ -23,7 +23,11 @@ impl<K, V> Process<K, V> for Sink<K, V> {
                 let key = serdes.key.serialize(&record.key, bytes)?;
                 let key_end = bytes.len();
                 let value = serdes.value.serialize(&record.value, bytes)?;
-                Ok((key == Presence::Present, key_end, value == Presence::Present))
+                Ok((
+                    key == Presence::Present,
+                    key_end,
+                    value == Presence::Present,
+                ))
             })
             .map_err(|error: crate::serde::SerdeError| ProcessError::Poison {
                 operator: self.name.clone(),

@@ -25,10 +25,22 @@ impl<K, V> SourceChain for Source<K, V> {
             operator: self.name.clone(),
             cause: error.into(),
         };
-        let key = self.serdes.key.deserialize(record.key.as_ref()).map_err(poison)?;
-        let value = self.serdes.value.deserialize(record.value.as_ref()).map_err(poison)?;
-        let record =
-            Record { key, value, timestamp: record.timestamp, headers: record.headers.clone() };
+        let key = self
+            .serdes
+            .key
+            .deserialize(record.key.as_ref())
+            .map_err(poison)?;
+        let value = self
+            .serdes
+            .value
+            .deserialize(record.value.as_ref())
+            .map_err(poison)?;
+        let record = Record {
+            key,
+            value,
+            timestamp: record.timestamp,
+            headers: record.headers.clone(),
+        };
         self.downstream.process(record, context)
     }
 }

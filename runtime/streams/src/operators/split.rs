@@ -1,6 +1,7 @@
 //! `split`: sends each record to the first branch whose predicate holds.
 //!
-//! Invariants: a record goes to one branch at most; branches are asked in the order in which they were declared.
+//! Invariants: a record goes to one branch at most; branches are asked in the order in which they
+//! were declared.
 //! Never: copies a record.
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Values in bincode 1.3's format (fixed-width little-endian integers), compact and quick for Rust-only topics.
+//! Values in bincode 1.3's format (fixed-width little-endian integers), compact and quick for
+//! Rust-only topics.
 //!
 //! Invariants: the whole value is consumed; trailing bytes are an error.
 //! Never: reads more than the record holds, whatever a length inside says.
@@ -69,15 +70,24 @@ mod tests {
     fn a_value_round_trips_and_hostile_bytes_are_errors() {
         let serde = Bincode::<(u32, String)>::new();
         let mut bytes = Vec::new();
-        serde.serialize(&(7, "seven".to_owned()), &mut bytes).expect("writes");
+        serde
+            .serialize(&(7, "seven".to_owned()), &mut bytes)
+            .expect("writes");
         let written = Bytes::from(bytes);
-        assert_eq!(serde.deserialize(Some(&written)).expect("reads"), (7, "seven".to_owned()));
+        assert_eq!(
+            serde.deserialize(Some(&written)).expect("reads"),
+            (7, "seven".to_owned())
+        );
 
         let mut long = written.to_vec();
         long.push(0);
-        serde.deserialize(Some(&Bytes::from(long))).expect_err("trailing byte");
+        serde
+            .deserialize(Some(&Bytes::from(long)))
+            .expect_err("trailing byte");
         let mut huge = 7_u32.to_le_bytes().to_vec();
         huge.extend_from_slice(&u64::MAX.to_le_bytes());
-        serde.deserialize(Some(&Bytes::from(huge))).expect_err("a length beyond the record");
+        serde
+            .deserialize(Some(&Bytes::from(huge)))
+            .expect_err("a length beyond the record");
     }
 }

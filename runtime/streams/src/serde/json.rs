@@ -1,6 +1,7 @@
 //! JSON values beside raw keys.
 //!
-//! Invariants: a null value and JSON `null` are the same, so `Option<V>` reads and writes tombstones.
+//! Invariants: a null value and JSON `null` are the same, so `Option<V>` reads and writes
+//! tombstones.
 //! Never: a JSON-encoded key.
 
 use std::fmt;
@@ -18,16 +19,23 @@ pub struct Json<V> {
 }
 
 impl<V> Json<V> {
-    /// Reads whatever JSON `V` accepts. A struct also accepts an array of its fields in order, as serde does.
+    /// Reads whatever JSON `V` accepts. A struct also accepts an array of its fields in order, as
+    /// serde does.
     #[must_use]
     pub const fn new() -> Self {
-        Self { objects_only: false, value: PhantomData }
+        Self {
+            objects_only: false,
+            value: PhantomData,
+        }
     }
 
     /// Reads JSON objects only; an array of a struct's fields is refused.
     #[must_use]
     pub const fn objects_only() -> Self {
-        Self { objects_only: true, value: PhantomData }
+        Self {
+            objects_only: true,
+            value: PhantomData,
+        }
     }
 }
 
@@ -39,7 +47,9 @@ impl<V> Default for Json<V> {
 
 impl<V> fmt::Debug for Json<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Json").field("objects_only", &self.objects_only).finish()
+        f.debug_struct("Json")
+            .field("objects_only", &self.objects_only)
+            .finish()
     }
 }
 
@@ -67,7 +77,9 @@ impl<V: Serialize + DeserializeOwned + 'static> Serde<V> for Json<V> {
 }
 
 fn starts_an_object(bytes: &[u8]) -> bool {
-    let first = bytes.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    let first = bytes
+        .iter()
+        .find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     first == Some(&b'{')
 }
 
@@ -112,9 +124,13 @@ mod tests {
 
     #[test]
     fn an_array_in_place_of_an_object_is_refused_where_objects_are_demanded() {
-        assert_eq!(read(&Json::<Point>::new(), "[1,2]").expect("serde accepts it"), Point { x: 1, y: 2 });
+        assert_eq!(
+            read(&Json::<Point>::new(), "[1,2]").expect("serde accepts it"),
+            Point { x: 1, y: 2 }
+        );
         read(&Json::<Point>::objects_only(), "[1,2]").expect_err("not an object");
-        let point = read(&Json::<Point>::objects_only(), " \n{\"x\":1,\"y\":2}").expect("an object");
+        let point =
+            read(&Json::<Point>::objects_only(), " \n{\"x\":1,\"y\":2}").expect("an object");
         assert_eq!(point, Point { x: 1, y: 2 });
     }
 
@@ -130,8 +146,13 @@ mod tests {
         let serde = Json::<Option<Point>>::new();
         assert_eq!(serde.deserialize(None).expect("a tombstone"), None);
         let mut bytes = b"before".to_vec();
-        assert_eq!(serde.serialize(&None, &mut bytes).expect("writes"), Presence::Null);
+        assert_eq!(
+            serde.serialize(&None, &mut bytes).expect("writes"),
+            Presence::Null
+        );
         assert_eq!(bytes, b"before");
-        Json::<Point>::new().deserialize(None).expect_err("a struct is never null");
+        Json::<Point>::new()
+            .deserialize(None)
+            .expect_err("a struct is never null");
     }
 }

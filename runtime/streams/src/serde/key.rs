@@ -34,7 +34,9 @@ impl<K: RecordKey> Serde<K> for KeyBytes {
 }
 
 fn present(bytes: Option<&Bytes>) -> Result<&Bytes, SerdeError> {
-    bytes.ok_or_else(|| SerdeError::new("the key is null; use an Option as the key type to accept it"))
+    bytes.ok_or_else(|| {
+        SerdeError::new("the key is null; use an Option as the key type to accept it")
+    })
 }
 
 impl RecordKey for String {
@@ -42,7 +44,9 @@ impl RecordKey for String {
         let bytes = present(bytes)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
-            Err(error) => Err(SerdeError::new(format_args!("the key is not UTF-8: {error}"))),
+            Err(error) => Err(SerdeError::new(format_args!(
+                "the key is not UTF-8: {error}"
+            ))),
         }
     }
 

@@ -1,4 +1,5 @@
-//! How keys and values become bytes: the [`Serde`] trait, and the pairs that a source or sink takes.
+//! How keys and values become bytes: the [`Serde`] trait, and the pairs that a source or sink
+//! takes.
 //!
 //! Invariants: `deserialize(serialize(x)) == x`; a null is told apart from an empty value.
 //! Never: panics on bytes that came from a topic.
@@ -28,7 +29,9 @@ pub struct SerdeError {
 impl SerdeError {
     /// An error that says what is wrong with the bytes or the value.
     pub fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string() }
+        Self {
+            message: message.to_string(),
+        }
     }
 }
 
@@ -65,13 +68,19 @@ pub struct Serdes<K, V> {
 impl<K, V> Serdes<K, V> {
     /// A pair of serdes, for formats of your own.
     pub fn new(key: impl Serde<K> + 'static, value: impl Serde<V> + 'static) -> Self {
-        Self { key: Arc::new(key), value: Arc::new(value) }
+        Self {
+            key: Arc::new(key),
+            value: Arc::new(value),
+        }
     }
 }
 
 impl<K, V> Clone for Serdes<K, V> {
     fn clone(&self) -> Self {
-        Self { key: Arc::clone(&self.key), value: Arc::clone(&self.value) }
+        Self {
+            key: Arc::clone(&self.key),
+            value: Arc::clone(&self.value),
+        }
     }
 }
 

@@ -16,7 +16,9 @@ impl Serde<String> for PlainString {
         let bytes = bytes.ok_or_else(|| SerdeError::new("the value is null"))?;
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
-            Err(error) => Err(SerdeError::new(format_args!("the value is not UTF-8: {error}"))),
+            Err(error) => Err(SerdeError::new(format_args!(
+                "the value is not UTF-8: {error}"
+            ))),
         }
     }
 
@@ -46,7 +48,9 @@ impl Serde<Option<Bytes>> for PlainBytes {
 
 impl Serde<Bytes> for PlainBytes {
     fn deserialize(&self, bytes: Option<&Bytes>) -> Result<Bytes, SerdeError> {
-        bytes.cloned().ok_or_else(|| SerdeError::new("the value is null"))
+        bytes
+            .cloned()
+            .ok_or_else(|| SerdeError::new("the value is null"))
     }
 
     fn serialize(&self, value: &Bytes, into: &mut Vec<u8>) -> Result<Presence, SerdeError> {

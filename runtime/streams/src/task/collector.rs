@@ -1,6 +1,7 @@
 //! Stage `collect`: the serialised output of one source record, kept until the record is done.
 //!
-//! Invariants: outputs keep the order in which the operators made them; a record that fails half way leaves none.
+//! Invariants: outputs keep the order in which the operators made them; a record that fails half
+//! way leaves none.
 //! Never: grows with the number of records, its buffers are reused.
 
 use std::ops::Range;
@@ -36,8 +37,8 @@ pub(crate) struct Collected<'a> {
 }
 
 impl Collector {
-    /// Adds an output. `write` appends key and value to the buffer and answers whether the key is there, where it ends,
-    /// and whether the value is there.
+    /// Adds an output. `write` appends key and value to the buffer and answers whether the key is
+    /// there, where it ends, and whether the value is there.
     pub(crate) fn collect(
         &mut self,
         sink: usize,
@@ -70,7 +71,9 @@ impl Collector {
     pub(crate) fn get(&self, index: usize) -> Option<Collected<'_>> {
         let output = self.outputs.get(index)?;
         let slice = |range: &Option<Range<usize>>| {
-            range.as_ref().and_then(|range| self.bytes.get(range.clone()))
+            range
+                .as_ref()
+                .and_then(|range| self.bytes.get(range.clone()))
         };
         Some(Collected {
             sink: output.sink,

@@ -17,23 +17,37 @@ pub(crate) struct GlobalStore {
 
 impl GlobalStore {
     pub(crate) fn new(name: &str) -> Self {
-        Self { store: RwLock::new(MemoryStore::new(name)) }
+        Self {
+            store: RwLock::new(MemoryStore::new(name)),
+        }
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).get(key)
+        self.store
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
     }
 
     pub(crate) fn apply(&self, batch: WriteBatch) -> Result<(), StateError> {
-        self.store.write().unwrap_or_else(PoisonError::into_inner).apply(batch)
+        self.store
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .apply(batch)
     }
 
     pub(crate) fn applied_offset(&self, partition: &TopicPartition) -> Option<i64> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).applied_offset(partition)
+        self.store
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .applied_offset(partition)
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).approximate_count()
+        self.store
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .approximate_count()
     }
 }
 
@@ -44,7 +58,10 @@ pub(crate) struct GlobalStores(pub(crate) Vec<Arc<GlobalStore>>);
 impl GlobalStores {
     /// The store of the table that was declared as number `index`.
     pub(crate) fn store(&self, index: usize) -> Arc<GlobalStore> {
-        let store = self.0.get(index).expect("a topology is built with a store for each table it declares");
+        let store = self
+            .0
+            .get(index)
+            .expect("a topology is built with a store for each table it declares");
         Arc::clone(store)
     }
 }

@@ -53,7 +53,9 @@ pub(crate) struct IllegalTransition {
 
 impl TaskMachine {
     pub(crate) fn new() -> Self {
-        Self { state: TaskState::Created }
+        Self {
+            state: TaskState::Created,
+        }
     }
 
     pub(crate) fn state(&self) -> TaskState {
@@ -61,8 +63,10 @@ impl TaskMachine {
     }
 
     pub(crate) fn on(&mut self, event: TaskEvent) -> Result<TaskState, IllegalTransition> {
-        let next = Self::next(self.state, event)
-            .ok_or(IllegalTransition { state: self.state, event })?;
+        let next = Self::next(self.state, event).ok_or(IllegalTransition {
+            state: self.state,
+            event,
+        })?;
         self.state = next;
         Ok(next)
     }
@@ -91,12 +95,36 @@ mod tests {
         use TaskState as S;
         let events = [E::Assigned, E::Revoked, E::Committed, E::Aborted, E::Closed];
         let table = [
-            (S::Created, [Some(S::Running), Some(S::Draining), None, None, Some(S::Closed)]),
+            (
+                S::Created,
+                [
+                    Some(S::Running),
+                    Some(S::Draining),
+                    None,
+                    None,
+                    Some(S::Closed),
+                ],
+            ),
             (
                 S::Running,
-                [None, Some(S::Draining), Some(S::Running), Some(S::Closed), Some(S::Closed)],
+                [
+                    None,
+                    Some(S::Draining),
+                    Some(S::Running),
+                    Some(S::Closed),
+                    Some(S::Closed),
+                ],
             ),
-            (S::Draining, [None, None, Some(S::Closed), Some(S::Closed), Some(S::Closed)]),
+            (
+                S::Draining,
+                [
+                    None,
+                    None,
+                    Some(S::Closed),
+                    Some(S::Closed),
+                    Some(S::Closed),
+                ],
+            ),
             (S::Closed, [None, None, None, None, None]),
         ];
         for (state, row) in table {

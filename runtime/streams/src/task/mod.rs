@@ -1,6 +1,7 @@
 //! A task: one source topic's partition, with a chain of operators of its own.
 //!
-//! Invariants: one owner at a time, one record at a time; what a record leads to is collected whole or not at all.
+//! Invariants: one owner at a time, one record at a time; what a record leads to is collected whole
+//! or not at all.
 //! Never: awaits anything while a record is under way.
 
 mod collector;

@@ -1,6 +1,7 @@
 //! Stage `process`: one record through one task's operators.
 //!
-//! Invariants: `next_offset` rises; the collector holds the outputs of the record just processed and of no other.
+//! Invariants: `next_offset` rises; the collector holds the outputs of the record just processed
+//! and of no other.
 //! Never: decides what becomes of a poison record; it reports it.
 
 use std::sync::Arc;
@@ -69,8 +70,18 @@ impl Task {
             timestamp: -1,
             stream_time,
         };
-        let context = TaskContext { record, collector: Collector::default() };
-        Self { id, partition, chain, context, machine: TaskMachine::new(), next_offset: None }
+        let context = TaskContext {
+            record,
+            collector: Collector::default(),
+        };
+        Self {
+            id,
+            partition,
+            chain,
+            context,
+            machine: TaskMachine::new(),
+            next_offset: None,
+        }
     }
 
     pub(crate) fn state(&self) -> TaskState {

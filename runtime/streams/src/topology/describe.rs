@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use super::graph::{GraphState, NodeKind};
 use super::NodeId;
+use super::graph::{GraphState, NodeKind};
 
 impl GraphState {
     pub(crate) fn describe(&self) -> String {
@@ -35,16 +35,26 @@ impl GraphState {
     }
 
     fn describe_node(&self, id: NodeId, text: &mut String) {
-        let Some(node) = self.nodes.get(id.0) else { return };
+        let Some(node) = self.nodes.get(id.0) else {
+            return;
+        };
         let children: Vec<NodeId> = (0..self.nodes.len())
             .map(NodeId)
-            .filter(|child| self.nodes.get(child.0).is_some_and(|child| child.parent == Some(id)))
+            .filter(|child| {
+                self.nodes
+                    .get(child.0)
+                    .is_some_and(|child| child.parent == Some(id))
+            })
             .collect();
         let name = &node.name;
         let _ = match &node.kind {
             NodeKind::Source { topic } => writeln!(text, "    Source: {name} (topics: [{topic}])"),
             NodeKind::Operator { tables } => {
-                writeln!(text, "    Processor: {name} (stores: [{}])", tables.join(", "))
+                writeln!(
+                    text,
+                    "    Processor: {name} (stores: [{}])",
+                    tables.join(", ")
+                )
             }
             NodeKind::Sink { topic } => writeln!(text, "    Sink: {name} (topic: {topic})"),
             NodeKind::GlobalTable { .. } => Ok(()),
@@ -55,7 +65,11 @@ impl GraphState {
                 .filter_map(|child| self.nodes.get(child.0))
                 .map(|child| child.name.as_ref())
                 .collect();
-            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let names = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
             let _ = writeln!(text, "      --> {names}");
         }
         if let Some(parent) = node.parent.and_then(|parent| self.nodes.get(parent.0)) {

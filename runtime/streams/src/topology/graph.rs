@@ -1,6 +1,7 @@
 //! The graph that the DSL draws while the user calls it, and the typed edges between its nodes.
 //!
-//! Invariants: nodes are numbered in the order of their declaration; an edge has as many children as were attached.
+//! Invariants: nodes are numbered in the order of their declaration; an edge has as many children
+//! as were attached.
 //! Never: an edge copies records unless its stream was cloned.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -54,8 +55,14 @@ impl Graph {
     }
 
     /// Adds an operator below `parent`; its name is the kind and its number, as in Kafka Streams.
-    pub(crate) fn operator(&self, kind: &str, parent: NodeId, tables: Vec<Arc<str>>) -> (NodeId, Box<str>) {
-        self.lock().add(kind, Some(parent), NodeKind::Operator { tables })
+    pub(crate) fn operator(
+        &self,
+        kind: &str,
+        parent: NodeId,
+        tables: Vec<Arc<str>>,
+    ) -> (NodeId, Box<str>) {
+        self.lock()
+            .add(kind, Some(parent), NodeKind::Operator { tables })
     }
 
     pub(crate) fn source(&self, topic: &Arc<str>) -> (NodeId, Box<str>) {
@@ -63,9 +70,17 @@ impl Graph {
         let taken = state.globals.iter().any(|global| &global.topic == topic)
             || state.sources.iter().any(|source| &source.topic == topic);
         if taken {
-            state.errors.push(TopologyError::TopicTwice { topic: topic.to_string() });
+            state.errors.push(TopologyError::TopicTwice {
+                topic: topic.to_string(),
+            });
         }
-        state.add("KSTREAM-SOURCE", None, NodeKind::Source { topic: Arc::clone(topic) })
+        state.add(
+            "KSTREAM-SOURCE",
+            None,
+            NodeKind::Source {
+                topic: Arc::clone(topic),
+            },
+        )
     }
 
     pub(crate) fn set_chain(&self, topic: Arc<str>, chain: ChainFactory) {
@@ -78,21 +93,42 @@ impl Graph {
         let taken = state.globals.iter().any(|global| &global.topic == topic)
             || state.sources.iter().any(|source| &source.topic == topic);
         if taken {
-            state.errors.push(TopologyError::TopicTwice { topic: topic.to_string() });
+            state.errors.push(TopologyError::TopicTwice {
+                topic: topic.to_string(),
+            });
         }
-        state.add("KTABLE-SOURCE", None, NodeKind::GlobalTable { topic: Arc::clone(topic) });
-        state.globals.push(GlobalNode { topic: Arc::clone(topic), check });
+        state.add(
+            "KTABLE-SOURCE",
+            None,
+            NodeKind::GlobalTable {
+                topic: Arc::clone(topic),
+            },
+        );
+        state.globals.push(GlobalNode {
+            topic: Arc::clone(topic),
+            check,
+        });
         state.globals.len() - 1
     }
 
     /// Adds a sink and answers the index of its topic among the sink topics.
     pub(crate) fn sink(&self, topic: &Arc<str>, parent: NodeId) -> (usize, Box<str>) {
         let mut state = self.lock();
-        let (_, name) = state.add("KSTREAM-SINK", Some(parent), NodeKind::Sink { topic: Arc::clone(topic) });
-        let index = state.sinks.iter().position(|sink| sink == topic).unwrap_or_else(|| {
-            state.sinks.push(Arc::clone(topic));
-            state.sinks.len() - 1
-        });
+        let (_, name) = state.add(
+            "KSTREAM-SINK",
+            Some(parent),
+            NodeKind::Sink {
+                topic: Arc::clone(topic),
+            },
+        );
+        let index = state
+            .sinks
+            .iter()
+            .position(|sink| sink == topic)
+            .unwrap_or_else(|| {
+                state.sinks.push(Arc::clone(topic));
+                state.sinks.len() - 1
+            });
         (index, name)
     }
 
@@ -105,7 +141,11 @@ impl GraphState {
     fn add(&mut self, kind: &str, parent: Option<NodeId>, node: NodeKind) -> (NodeId, Box<str>) {
         let id = NodeId(self.nodes.len());
         let name: Box<str> = format!("{kind}-{:010}", id.0).into();
-        self.nodes.push(NodeDescription { name: name.clone(), kind: node, parent });
+        self.nodes.push(NodeDescription {
+            name: name.clone(),
+            kind: node,
+            parent,
+        });
         (id, name)
     }
 }
@@ -120,7 +160,10 @@ pub(crate) struct Edge<K, V> {
 
 impl<K: 'static, V: 'static> Edge<K, V> {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { children: Mutex::default(), duplicate: OnceLock::new() })
+        Arc::new(Self {
+            children: Mutex::default(),
+            duplicate: OnceLock::new(),
+        })
     }
 
     pub(crate) fn attach(
@@ -144,8 +187,13 @@ impl<K: 'static, V: 'static> Edge<K, V> {
             return Box::new(Discard);
         };
         match self.duplicate.get() {
-            Some(&duplicate) if !built.is_empty() => Box::new(Fork { duplicate, first: built, last }),
-            // A stream can be used again only through a clone, so without one there is a single child.
+            Some(&duplicate) if !built.is_empty() => Box::new(Fork {
+                duplicate,
+                first: built,
+                last,
+            }),
+            // A stream can be used again only through a clone, so without one there is a single
+            // child.
             _ => last,
         }
     }

@@ -1,6 +1,7 @@
 //! The topology: what the builder made of the user's streams, and a factory of chains for tasks.
 //!
-//! Invariants: it is immutable; each call of a source's factory makes a chain that shares nothing mutable with another.
+//! Invariants: it is immutable; each call of a source's factory makes a chain that shares nothing
+//! mutable with another.
 //! Never: knows clients or tasks.
 
 mod describe;
@@ -32,7 +33,8 @@ pub(crate) struct GlobalNode {
     pub(crate) check: TableCheck,
 }
 
-/// A finished topology; cheap to clone. `to_string` describes it in the form of Kafka's `Topology#describe`.
+/// A finished topology; cheap to clone. `to_string` describes it in the form of Kafka's
+/// `Topology#describe`.
 #[derive(Clone)]
 pub struct Topology {
     pub(crate) inner: Arc<TopologyParts>,
@@ -49,7 +51,11 @@ impl Topology {
     /// Topics that the topology reads as streams, in the order of their declaration.
     #[must_use]
     pub fn source_topics(&self) -> Vec<&str> {
-        self.inner.sources.iter().map(|source| source.topic.as_ref()).collect()
+        self.inner
+            .sources
+            .iter()
+            .map(|source| source.topic.as_ref())
+            .collect()
     }
 
     /// Topics that the topology writes.
@@ -61,11 +67,19 @@ impl Topology {
     /// Topics of its global tables.
     #[must_use]
     pub fn global_topics(&self) -> Vec<&str> {
-        self.inner.globals.iter().map(|global| global.topic.as_ref()).collect()
+        self.inner
+            .globals
+            .iter()
+            .map(|global| global.topic.as_ref())
+            .collect()
     }
 
     pub(crate) fn global_stores(&self) -> GlobalStores {
-        let stores = self.inner.globals.iter().map(|global| Arc::new(GlobalStore::new(&global.topic)));
+        let stores = self
+            .inner
+            .globals
+            .iter()
+            .map(|global| Arc::new(GlobalStore::new(&global.topic)));
         GlobalStores(stores.collect())
     }
 }
