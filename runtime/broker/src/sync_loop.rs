@@ -11,7 +11,7 @@
 //! Never: two syncs at once; a retry of a failed sync.
 
 use crate::{BrokerConfig, BrokerError, Placement};
-use millstream_log::{Durability, LogDirectory};
+use millstream_log::{Durability, LogDirectory, failpoint};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -213,7 +213,10 @@ impl SyncLoop {
 
     /// One sync; false when it failed, which it then says to everybody.
     fn sync(&self, directory: &LogDirectory) -> bool {
-        match directory.sync_journal() {
+        failpoint::hit("broker.before-sync");
+        let synced = directory.sync_journal();
+        failpoint::hit("broker.after-sync");
+        match synced {
             Ok(position) => {
                 self.durable.fetch_max(position, Ordering::AcqRel);
                 self.progress.send_replace(Progress::Durable(position));

@@ -10,6 +10,8 @@ mod checkpoint;
 mod directory;
 pub mod durability;
 pub mod error;
+#[doc(hidden)]
+pub mod failpoint;
 mod index;
 pub mod journal;
 mod layout;

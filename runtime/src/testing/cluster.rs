@@ -1,4 +1,8 @@
-//! [`TestCluster`]: one broker over memory that can crash and come back, behind a simulated network.
+//! [`TestCluster`]: one broker over memory that can crash and come back, behind simulated networks.
+//!
+//! ```text
+//! up ──cut_power──▶ down ──restart──▶ up        crash = both
+//! ```
 //!
 //! Invariants: a crash keeps what a power cut would keep of an honest disk, and nothing else; clients find the new broker
 //! behind the same transport.
@@ -9,8 +13,10 @@ use std::time::Duration;
 
 use millstream_broker::Placement;
 use millstream_client::{ClientConfig, Clock, IntoTransport, Transport};
+use millstream_log::storage::Unsynced;
 use millstream_log::{Durability, MemoryStorage};
 
+use super::network::Target;
 use super::{NetworkFaults, SimulatedNetwork, Trace};
 use crate::{Broker, BrokerOptions, Result};
 
@@ -24,6 +30,7 @@ const SYNC_DELAY: Duration = Duration::from_micros(200);
 pub struct TestCluster {
     seed: u64,
     options: BrokerOptions,
+    target: Target,
     network: SimulatedNetwork,
     trace: Trace,
     client_clock: Clock,
@@ -35,6 +42,7 @@ struct Running {
     storage: MemoryStorage,
     broker: Broker,
     crashes: u64,
+    networks: u64,
 }
 
 impl TestCluster {
@@ -53,51 +61,109 @@ impl TestCluster {
     pub async fn with(seed: u64, faults: NetworkFaults, options: BrokerOptions) -> Result<Self> {
         let clock = millstream_broker::Clock::starting_at(BEGAN_MS);
         let options = options.durability(Durability::Sync).configure(|config| {
-            config.placement = Placement::Runtime { sync_delay: SYNC_DELAY };
+            config.placement = Placement::Runtime {
+                sync_delay: SYNC_DELAY,
+            };
             config.clock = clock;
         });
         let storage = MemoryStorage::new();
         let broker = open(&options, &storage, seed).await?;
         let trace = Trace::default();
-        let network = SimulatedNetwork::new(broker.into_transport(), faults, seed, trace.clone());
-        let running = Mutex::new(Running { storage, broker, crashes: 0 });
+        let transport = broker.into_transport();
+        let bootstrap = transport.bootstrap();
+        let target: Target = Arc::new(Mutex::new(Some(transport)));
+        let way = (seed, trace.clone());
+        let network =
+            SimulatedNetwork::towards("main", Arc::clone(&target), bootstrap, faults, way);
+        let running = Mutex::new(Running {
+            storage,
+            broker,
+            crashes: 0,
+            networks: 0,
+        });
         let client_clock = Clock::starting_at(BEGAN_MS);
-        Ok(Self { seed, options, network, trace, client_clock, running })
+        Ok(Self {
+            seed,
+            options,
+            target,
+            network,
+            trace,
+            client_clock,
+            running,
+        })
     }
 
     /// Settings for a client of this cluster: its clock, and randomness of its own for each number.
     #[must_use]
     pub fn client(&self, number: u64) -> ClientConfig {
         ClientConfig {
-            clock: self.client_clock.clone(),
+            clock: self.client_clock,
             seed: self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             ..ClientConfig::default()
         }
     }
 
-    /// Cuts the power: the broker stops at once, what was not synced is gone, and a new broker recovers the rest.
+    /// Cuts the power and restores it: the broker stops at once, what was not synced is gone, and a new broker recovers the
+    /// rest.
     ///
     /// # Errors
     /// Where the recovery fails, which no crash of an honest disk may cause.
     pub async fn crash(&self) -> Result<()> {
-        let (storage, crashes) = {
-            let mut running = self.running();
-            running.broker.halt();
-            running.crashes += 1;
-            (running.storage.crash(), running.crashes)
-        };
-        let broker = open(&self.options, &storage, self.seed.wrapping_add(crashes)).await?;
-        self.network.redirect(broker.into_transport());
+        self.cut_power(Unsynced::Lost);
+        self.restart().await
+    }
+
+    /// Cuts the power: the broker stops at once, and `unsynced` says what becomes of data and names that were not synced.
+    /// Until [`restart`](Self::restart) every attempt to connect fails.
+    pub fn cut_power(&self, unsynced: Unsynced) {
         let mut running = self.running();
-        running.storage = storage;
-        running.broker = broker;
+        running.broker.halt();
+        running.crashes += 1;
+        running.storage = running.storage.crash_with(unsynced);
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Starts a broker over what the disk holds after [`cut_power`](Self::cut_power).
+    ///
+    /// # Errors
+    /// Where the recovery fails, which no crash of an honest disk may cause.
+    pub async fn restart(&self) -> Result<()> {
+        let (storage, seed) = {
+            let running = self.running();
+            (
+                running.storage.clone(),
+                self.seed.wrapping_add(running.crashes),
+            )
+        };
+        let broker = open(&self.options, &storage, seed).await?;
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Some(broker.into_transport());
+        self.running().broker = broker;
         Ok(())
     }
 
-    /// The network, to change its faults.
+    /// The network that clients of the cluster use, to change its faults.
     #[must_use]
     pub fn network(&self) -> &SimulatedNetwork {
         &self.network
+    }
+
+    /// Another network to the same broker, with faults of its own: for a client that is to be cut off, or spared.
+    #[must_use]
+    pub fn another_network(&self, name: &str, faults: NetworkFaults) -> SimulatedNetwork {
+        let number = {
+            let mut running = self.running();
+            running.networks += 1;
+            running.networks
+        };
+        let seed = self.seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03);
+        let way = (seed, self.trace.clone());
+        SimulatedNetwork::towards(
+            name,
+            Arc::clone(&self.target),
+            self.network.bootstrap(),
+            faults,
+            way,
+        )
     }
 
     /// The trace of every frame.
@@ -106,7 +172,7 @@ impl TestCluster {
         self.trace.clone()
     }
 
-    /// The broker that runs at this moment.
+    /// The broker that runs at this moment, or ran last.
     #[must_use]
     pub fn broker(&self) -> Broker {
         self.running().broker.clone()

@@ -23,5 +23,8 @@ mod network;
 mod trace;
 
 pub use cluster::TestCluster;
-pub use network::{NetworkFaults, SimulatedNetwork};
+pub use network::{Direction, FrameEvent, NetworkCounts, NetworkFaults, SimulatedNetwork};
 pub use trace::Trace;
+
+/// What becomes of unsynced data in a power cut.
+pub use millstream_log::storage::Unsynced;

@@ -20,7 +20,10 @@ struct State {
 impl Default for State {
     fn default() -> Self {
         // FNV-1a, 64 bits: offset basis.
-        Self { hash: 0xcbf2_9ce4_8422_2325, events: 0 }
+        Self {
+            hash: 0xcbf2_9ce4_8422_2325,
+            events: 0,
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use millstream_log::AppendOrigin;
+use millstream_log::{AppendOrigin, failpoint};
 use millstream_protocol::{ErrorCode, ProducerStamp, Uuid};
 
 use super::coordinator::Coordinator;
@@ -340,6 +340,7 @@ fn append_pending(
             tracing::debug!(group_id, ?producer, %error, "transactional offsets refused");
             commit_error(error.error_code())
         })?;
+    failpoint::hit("broker.after-offsets");
     state.position = state.position.max(appended.journal_position);
     for (record, at) in records.into_iter().zip(appended.base_offset..) {
         let GroupRecord::Offset {

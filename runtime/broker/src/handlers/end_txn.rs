@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use millstream_log::failpoint;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::{EndTxnRequest, EndTxnResponse};
 
@@ -46,6 +47,7 @@ pub(crate) async fn handle(
             || context.release_turn(),
         )
         .await;
+    failpoint::hit("broker.before-end-answer");
     let older = context.api_version < FENCED_VERSION && answer.error == ErrorCode::PRODUCER_FENCED;
     EndTxnResponse {
         error_code: if older {

@@ -19,7 +19,7 @@ use crate::partition::Partition;
 use crate::topics::{TopicEntry, is_internal};
 use crate::transaction::{Mode, produce_error, produce_mode};
 use bytes::Bytes;
-use millstream_log::{AppendOrigin, Appended};
+use millstream_log::{AppendOrigin, Appended, failpoint};
 use millstream_protocol::messages::produce::{
     PartitionProduceData, PartitionProduceResponse, TopicProduceData, TopicProduceResponse,
 };
@@ -236,7 +236,9 @@ fn append(item: Item, origin: AppendOrigin) -> Outcome {
     let Item {
         partition, batch, ..
     } = item;
-    partition.append(batch, origin).map_err(|error| {
+    let appended = partition.append(batch, origin);
+    failpoint::hit("broker.after-produce-append");
+    appended.map_err(|error| {
         tracing::debug!(partition = %partition.name(), %error, "append refused");
         error.error_code()
     })

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use millstream_log::failpoint;
 use millstream_protocol::{ErrorCode, TopicPartition};
 use rustc_hash::FxHashMap;
 
@@ -18,6 +19,7 @@ use super::machine::{Answer, Decision, Event, Machine};
 use super::markers;
 use super::model::{Identity, Transaction};
 use super::producer_ids::ProducerIds;
+use super::state::State;
 use crate::node::Node;
 use crate::{BrokerConfig, Clock};
 
@@ -253,7 +255,10 @@ impl Coordinator {
                 moved: false,
             }),
             Decision::Transition { next, answer } => {
+                let (before, after) = failpoints_around(next.state);
+                failpoint::hit(before);
                 held.position = self.log.append(&slot.transactional_id, &next, now_ms)?;
+                failpoint::hit(after);
                 if let Some(machine) = held.machine.as_mut().or(created.as_mut()) {
                     machine.apply(*next, now_ms);
                 }
@@ -421,6 +426,21 @@ impl Pending {
         Pending {
             answer: Answer::code(error),
             position: 0,
+        }
+    }
+}
+
+/// The points at which a test may end the process, around the record of a state.
+fn failpoints_around(state: State) -> (&'static str, &'static str) {
+    match state {
+        State::PrepareCommit | State::PrepareAbort => {
+            ("broker.before-prepare", "broker.after-prepare")
+        }
+        State::CompleteCommit | State::CompleteAbort => {
+            ("broker.before-complete", "broker.after-complete")
+        }
+        State::Empty | State::Ongoing | State::Dead | State::PrepareEpochFence => {
+            ("broker.before-transition", "broker.after-transition")
         }
     }
 }

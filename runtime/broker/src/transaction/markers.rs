@@ -4,7 +4,7 @@
 //! Invariants: an offsets partition has applied the marker before it counts as written.
 //! Never: decides an outcome; it is logged before the first marker is written.
 
-use millstream_log::AppendOrigin;
+use millstream_log::{AppendOrigin, failpoint};
 use millstream_protocol::{ControlMarker, ErrorCode, TopicPartition, control_batch};
 
 use super::model::{Identity, Transaction};
@@ -37,7 +37,10 @@ pub(super) fn write_all(node: &Node, transaction: &Transaction) -> Result<(), Er
         transaction_version: transaction.client_version,
     };
     let mut first_failure = Ok(());
-    for partition in &transaction.partitions {
+    for (written, partition) in transaction.partitions.iter().enumerate() {
+        if written > 0 {
+            failpoint::hit("broker.between-markers");
+        }
         match write_marker(node, partition, marker) {
             Ok(_) => {}
             // A partition that is gone has nothing to end.
