@@ -121,6 +121,9 @@ pub(crate) struct BufferLimits {
     pub(crate) total_bytes: usize,
 }
 
+/// Errors that are kept for `poll`; those beyond repeat themselves anyhow.
+const ERRORS_MAX: usize = 16;
+
 /// All partitions of a consumer.
 #[derive(Debug)]
 pub(crate) struct Positions {
@@ -324,7 +327,7 @@ impl Positions {
 
     /// Reports an error once while the question stays open.
     pub(crate) fn report(&mut self, target: &Target, error: ConsumerError) {
-        if self.is_current(target) {
+        if self.is_current(target) && self.errors.len() < ERRORS_MAX {
             self.errors.push_back(error);
         }
     }
