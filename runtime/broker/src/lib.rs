@@ -19,6 +19,7 @@ mod group;
 mod handlers;
 mod listener;
 mod node;
+mod observed;
 mod partition;
 mod sync_loop;
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! Invariants: the stage only moves forward; after Halted no task of this node writes anything.
 //! Never: owned by a background task (they hold a `Weak` and end with it).
 
+use crate::observed::Observed;
 use crate::partition::Partition;
 use crate::sync_loop::SyncLoop;
 use crate::topics::PartitionTable;
@@ -16,7 +17,6 @@ use millstream_log::LogDirectory;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::watch;
 
 /// How far along its life a node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,8 +41,8 @@ pub(crate) struct Node {
     pub(crate) transactions: transaction::Coordinator,
     pub(crate) groups: group::Coordinator,
     pub(crate) sync: Arc<SyncLoop>,
-    stage: watch::Sender<Stage>,
-    connections: watch::Sender<usize>,
+    stage: Observed<Stage>,
+    connections: Observed<usize>,
     listener: Mutex<Option<SocketAddr>>,
     random: Mutex<fastrand::Rng>,
 }
@@ -64,8 +64,8 @@ impl Node {
             directory,
             clock,
             sync,
-            stage: watch::Sender::new(Stage::Running),
-            connections: watch::Sender::new(0),
+            stage: Observed::new(Stage::Running),
+            connections: Observed::new(0),
             listener: Mutex::new(None),
             random: Mutex::new(random),
         }))
@@ -97,12 +97,12 @@ impl Node {
 
     /// The stage now.
     pub(crate) fn stage(&self) -> Stage {
-        *self.stage.borrow()
+        self.stage.get()
     }
 
     /// Moves forward to `stage`; an earlier one changes nothing.
     pub(crate) fn advance(&self, stage: Stage) {
-        self.stage.send_if_modified(|current| {
+        self.stage.change(|current| {
             let moved = *current < stage;
             *current = (*current).max(stage);
             moved
@@ -114,10 +114,10 @@ impl Node {
 
     /// Ends when the node is at `stage` or beyond. It does not keep the node alive.
     pub(crate) fn reached(&self, stage: Stage) -> impl Future<Output = ()> + Send + use<> {
-        let mut stages = self.stage.subscribe();
+        let reached = self.stage.wait_for(move |current| *current >= stage);
         async move {
             // An error says that the node is gone: beyond every stage.
-            let _ = stages.wait_for(|current| *current >= stage).await;
+            let _ = reached.await;
         }
     }
 
@@ -135,22 +135,21 @@ impl Node {
 
     /// Counts a connection until the guard is dropped.
     pub(crate) fn enter_connection(self: &Arc<Self>) -> ConnectionGuard {
-        self.connections.send_modify(|count| *count += 1);
+        self.connections.change(|count| {
+            *count += 1;
+            false
+        });
         ConnectionGuard(self.clone())
     }
 
     /// Connections that are open now.
     pub(crate) fn connection_count(&self) -> usize {
-        *self.connections.borrow()
+        self.connections.get()
     }
 
     /// Ends when no connection is left.
     pub(crate) async fn connections_gone(&self) {
-        let _ = self
-            .connections
-            .subscribe()
-            .wait_for(|count| *count == 0)
-            .await;
+        let _ = self.connections.wait_for(|count| *count == 0).await;
     }
 
     /// Remembers the first listener, for answers to clients that came in another way.
@@ -181,7 +180,10 @@ pub(crate) struct ConnectionGuard(Arc<Node>);
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.connections.send_modify(|count| *count -= 1);
+        self.0.connections.change(|count| {
+            *count -= 1;
+            *count == 0
+        });
     }
 }
 

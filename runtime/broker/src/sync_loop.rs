@@ -10,12 +10,13 @@
 //! Invariants: the published position never goes down; after a failed sync it never moves again.
 //! Never: two syncs at once; a retry of a failed sync.
 
+use crate::observed::{Observed, OwnerGone};
 use crate::{BrokerConfig, BrokerError, Placement};
 use millstream_log::{Durability, LogDirectory, failpoint};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// What the loop has published last.
 #[derive(Debug, Clone)]
@@ -36,7 +37,7 @@ enum Ask {
 pub(crate) struct SyncLoop {
     waits: bool,
     durable: AtomicU64,
-    progress: watch::Sender<Progress>,
+    progress: Observed<Progress>,
     ask: Mutex<Ask>,
     asked_thread: Condvar,
     asked_task: Notify,
@@ -51,7 +52,7 @@ impl SyncLoop {
         let this = Arc::new(Self {
             waits: matches!(config.durability, Durability::Sync),
             durable: AtomicU64::new(0),
-            progress: watch::Sender::new(Progress::Durable(0)),
+            progress: Observed::new(Progress::Durable(0)),
             ask: Mutex::new(Ask::Nothing),
             asked_thread: Condvar::new(),
             asked_task: Notify::new(),
@@ -98,7 +99,7 @@ impl SyncLoop {
 
     /// Whether a sync has failed, so that nothing may be appended any more.
     pub(crate) fn failed(&self) -> bool {
-        matches!(*self.progress.borrow(), Progress::Failed(_))
+        matches!(self.progress.get(), Progress::Failed(_))
     }
 
     /// Waits until everything before `position` of the journal is durable; at once unless under
@@ -107,19 +108,16 @@ impl SyncLoop {
         if !self.waits || self.durable.load(Ordering::Acquire) >= position {
             return Ok(());
         }
-        let mut progress = self.progress.subscribe();
-        let reached = progress
-            .wait_for(|progress| match progress {
-                Progress::Durable(durable) => *durable >= position,
-                Progress::Failed(_) => true,
-            })
-            .await;
-        match reached.as_deref() {
+        let reached = self.progress.wait_for(move |progress| match progress {
+            Progress::Durable(durable) => *durable >= position,
+            Progress::Failed(_) => true,
+        });
+        match reached.await {
             Ok(Progress::Durable(_)) => Ok(()),
             Ok(Progress::Failed(reason)) => Err(BrokerError::StorageFailed {
                 reason: reason.to_string(),
             }),
-            Err(_) => Err(BrokerError::Stopped),
+            Err(OwnerGone) => Err(BrokerError::Stopped),
         }
     }
 
@@ -211,6 +209,13 @@ impl SyncLoop {
         }
     }
 
+    fn publish(&self, progress: Progress) {
+        self.progress.change(|current| {
+            *current = progress;
+            true
+        });
+    }
+
     /// One sync; false when it failed, which it then says to everybody.
     fn sync(&self, directory: &LogDirectory) -> bool {
         failpoint::hit("broker.before-sync");
@@ -219,13 +224,12 @@ impl SyncLoop {
         match synced {
             Ok(position) => {
                 self.durable.fetch_max(position, Ordering::AcqRel);
-                self.progress.send_replace(Progress::Durable(position));
+                self.publish(Progress::Durable(position));
                 true
             }
             Err(error) => {
                 tracing::error!(%error, "a sync failed: nothing is acknowledged any more");
-                self.progress
-                    .send_replace(Progress::Failed(error.to_string().into()));
+                self.publish(Progress::Failed(error.to_string().into()));
                 false
             }
         }
