@@ -411,7 +411,9 @@ impl PartitionLog {
 
     fn flush_files(&self, close: bool) -> Result<i64, LogError> {
         let _serial = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let flushed = self.lock().prepare_flush(self, close).and_then(|work| {
+        // The lock is given back before anything is synced: appends go on meanwhile.
+        let prepared = self.lock().prepare_flush(self, close);
+        let flushed = prepared.and_then(|work| {
             if self.durability.syncs_files() {
                 for (path, file) in &work.files {
                     file.sync_data()
