@@ -38,7 +38,10 @@ impl Coordinator {
 
     fn end_timed_out(&self, node: &Node) {
         for transactional_id in self.timed_out(node.now_ms()) {
-            let answer = self.handle(node, &transactional_id, Event::TimedOut).answer.error;
+            let answer = self
+                .handle(node, &transactional_id, Event::TimedOut)
+                .answer
+                .error;
             tracing::info!(%transactional_id, %answer, "transaction timed out");
         }
     }
