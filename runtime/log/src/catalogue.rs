@@ -18,7 +18,7 @@ use std::path::Path;
 use millstream_protocol::Uuid;
 
 use crate::error::LogError;
-use crate::storage::{OpenMode, Storage, read_all, replace_file};
+use crate::storage::{OpenMode, Storage, read_all, replace};
 
 /// The catalogue's file, below the data directory.
 pub const FILE: &str = "catalogue";
@@ -119,8 +119,7 @@ impl Catalogue {
 
     /// Replaces the file durably.
     pub(crate) fn store(&self, storage: &dyn Storage) -> Result<(), LogError> {
-        replace_file(storage, Path::new(FILE), &self.encode())
-            .map_err(|error| LogError::io("write", FILE, error))
+        replace(storage, FILE, &self.encode())
     }
 
     /// Fails unless a topic of that name could be added.

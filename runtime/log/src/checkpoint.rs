@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::LogError;
-use crate::storage::{OpenMode, Storage, read_all, replace_file};
+use crate::storage::{OpenMode, Storage, read_all, replace};
 
 /// Recovery points: below them a partition's files need no check.
 pub(crate) const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
@@ -85,8 +85,7 @@ pub(crate) fn load(storage: &dyn Storage, name: &str) -> Result<Option<Offsets>,
 
 /// Replaces a checkpoint file durably.
 pub(crate) fn store(storage: &dyn Storage, name: &str, offsets: &Offsets) -> Result<(), LogError> {
-    replace_file(storage, Path::new(name), &encode(offsets))
-        .map_err(|error| LogError::io("write", name, error))
+    replace(storage, name, &encode(offsets))
 }
 
 #[cfg(test)]

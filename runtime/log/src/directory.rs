@@ -10,29 +10,30 @@
 //! keep one half of a transaction.
 //! Never: holds a lock that appends need while it syncs; retries a failed sync.
 
+mod files;
+mod points;
+mod topics;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use millstream_protocol::Uuid;
 
-use crate::catalogue::{Catalogue, TopicEntry, derive_id};
+use crate::catalogue::{Catalogue, derive_id};
 use crate::checkpoint::{self, Offsets};
 use crate::durability::Durability;
 use crate::error::LogError;
 use crate::journal::{self, Journal};
-use crate::partition::{PartitionLog, Recovery};
+use crate::meta;
+use crate::partition::PartitionLog;
 use crate::partition_config::PartitionConfig;
-use crate::recovery::{self, Opening, RecoveryReport};
-use crate::storage::{LockGuard, OpenMode, Storage};
-use crate::{layout, meta};
-
-const LOCK: &str = "lock";
-const CLEAN_SHUTDOWN: &str = "clean-shutdown";
-const RESERVE: &str = "reserve";
+use crate::recovery::{self, RecoveryReport};
+use crate::storage::{LockGuard, Storage};
+use points::Flushed;
+use topics::Topics;
 
 /// How a directory is opened.
 #[derive(Clone, Debug)]
@@ -106,38 +107,18 @@ struct Structure {
     log_starts: Offsets,
 }
 
-#[derive(Default)]
-struct Topics {
-    by_name: BTreeMap<String, Topic>,
-    by_id: BTreeMap<(Uuid, i32), Arc<PartitionLog>>,
-}
-
-impl Topics {
-    fn insert(&mut self, topic: Topic) {
-        for (log, partition) in topic.partitions.iter().zip(0..) {
-            self.by_id.insert((topic.id, partition), log.clone());
-        }
-        self.by_name.insert(topic.name.clone(), topic);
-    }
-
-    fn remove(&mut self, name: &str) -> Option<Topic> {
-        let topic = self.by_name.remove(name)?;
-        self.by_id.retain(|(id, _), _| *id != topic.id);
-        Some(topic)
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these locks guard is replaced as a whole, so a panicking holder leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a failure leaves files in an unknown state. A full disk refuses a write before anything
-/// is acknowledged; a sync that fails, for whatever reason, may have lost data.
+/// Whether a failure leaves files in an unknown state. What cannot be created or written was not
+/// acknowledged; a sync that fails, for whatever reason, may have lost data that was.
 fn is_final(error: &LogError) -> bool {
     match error {
-        LogError::Io { .. } | LogError::Corrupt { .. } => true,
-        LogError::StorageFull { action, .. } => *action == "sync",
+        LogError::Io { action, .. } | LogError::StorageFull { action, .. } => {
+            matches!(*action, "sync" | "rename")
+        }
         _ => false,
     }
 }
@@ -153,14 +134,7 @@ impl LogDirectory {
         storage
             .create_dir_all(root)
             .map_err(|error| LogError::io("create", root, error))?;
-        let guard = storage
-            .lock(Path::new(LOCK))
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => LogError::Locked {
-                    directory: storage.describe(),
-                },
-                _ => LogError::io("lock", LOCK, error),
-            })?;
+        let guard = files::take_lock(&*storage)?;
         let cluster_id = meta::open(&*storage, config.cluster_id.as_deref(), || {
             let directory = storage.describe();
             let parts = [
@@ -170,8 +144,8 @@ impl LogDirectory {
             ];
             derive_id(&parts).to_string()
         })?;
-        let was_clean = remove_if_there(&*storage, CLEAN_SHUTDOWN)?;
-        remove_if_there(&*storage, RESERVE)?;
+        let was_clean = files::remove_if_there(&*storage, files::CLEAN_SHUTDOWN)?;
+        files::remove_if_there(&*storage, files::RESERVE)?;
         let catalogue = match Catalogue::load(&*storage)? {
             Some(catalogue) => catalogue,
             None => {
@@ -186,7 +160,7 @@ impl LogDirectory {
         for topic in recovered.topics.into_values() {
             topics.insert(topic);
         }
-        write_reserve(&*storage, config.reserve_bytes);
+        files::write_reserve(&*storage, config.reserve_bytes);
         let (points, log_starts) = (recovered.points, recovered.log_starts);
         let inner = Inner {
             storage,
@@ -291,87 +265,6 @@ impl LogDirectory {
         result
     }
 
-    /// Creates a topic, durably: after a crash it is there with all its partitions, or not at all.
-    pub fn create_topic(
-        &self,
-        name: &str,
-        partitions: i32,
-        configs: BTreeMap<String, String>,
-    ) -> Result<Topic, LogError> {
-        self.check()?;
-        let inner = &*self.inner;
-        let mut structure = lock(&inner.structure);
-        structure.catalogue.check_new(name, partitions)?;
-        let number = structure.catalogue.next_topic;
-        let id = derive_id(&[
-            inner.cluster_id.as_bytes(),
-            &number.to_be_bytes(),
-            name.as_bytes(),
-        ]);
-        let entry = TopicEntry {
-            id,
-            partitions,
-            configs,
-        };
-        // A recovery point of an older topic of that name must not count for the new one.
-        self.note(inner.forget_points(&mut structure, name))?;
-        let directories: Vec<PathBuf> = (0..partitions)
-            .map(|partition| layout::partition_directory(name, partition))
-            .collect();
-        let mut catalogue = structure.catalogue.clone();
-        catalogue.next_topic = number + 1;
-        catalogue.topics.insert(name.to_owned(), entry.clone());
-        let created = inner
-            .create_partitions(name, &entry, &directories)
-            .and_then(|partitions| catalogue.store(&*inner.storage).map(|()| partitions));
-        let partitions = match self.note(created) {
-            Ok(partitions) => partitions,
-            Err(error) => {
-                if !self.poisoned() {
-                    inner.discard(&directories);
-                }
-                return Err(error);
-            }
-        };
-        structure.catalogue = catalogue;
-        let topic = Topic {
-            name: name.to_owned(),
-            id,
-            partitions,
-            configs: entry.configs,
-        };
-        self.write_topics().insert(topic.clone());
-        Ok(topic)
-    }
-
-    /// Deletes a topic and its records, durably: after a crash nothing of it is left.
-    pub fn delete_topic(&self, name: &str) -> Result<(), LogError> {
-        self.check()?;
-        let inner = &*self.inner;
-        let mut structure = lock(&inner.structure);
-        let mut catalogue = structure.catalogue.clone();
-        if catalogue.topics.remove(name).is_none() {
-            return Err(LogError::UnknownTopic {
-                name: name.to_owned(),
-            });
-        }
-        self.note(catalogue.store(&*inner.storage))?;
-        structure.catalogue = catalogue;
-        let Some(topic) = self.write_topics().remove(name) else {
-            return Ok(());
-        };
-        let mut directories = Vec::new();
-        for (log, partition) in topic.partitions.iter().zip(0..) {
-            // From now on it refuses appends; what it cannot write any more does not matter.
-            let _closed = log.close();
-            directories.push(layout::partition_directory(name, partition));
-        }
-        if let Err(error) = layout::remove(&*inner.storage, &directories) {
-            tracing::warn!(topic = name, %error, "files stay until the next opening");
-        }
-        Ok(())
-    }
-
     /// Makes appends durable as the mode says. Under `sync`: writes and syncs the journal, then
     /// tells the partitions. Under `interval`: syncs partition files. Otherwise nothing. Returns
     /// the durable journal position. Blocks; called by one sync loop.
@@ -456,7 +349,7 @@ impl LogDirectory {
         inner.journal.check()?;
         let _one_at_a_time = lock(&inner.checkpointing);
         // Room for what follows, in case the disk is full.
-        remove_if_there(&*inner.storage, RESERVE)?;
+        files::remove_if_there(&*inner.storage, files::RESERVE)?;
         let mut ended = Vec::new();
         for topic in self.topics() {
             for (log, partition) in topic.partitions.iter().zip(0..) {
@@ -476,7 +369,7 @@ impl LogDirectory {
             .collect();
         self.note(inner.write_points(flushed))?;
         self.note(inner.journal.clear())?;
-        self.note(write_marker(&*inner.storage))
+        self.note(files::write_marker(&*inner.storage))
     }
 }
 
@@ -490,151 +383,5 @@ impl fmt::Debug for LogDirectory {
     }
 }
 
-/// How far a partition's own files are synced.
-struct Flushed {
-    topic_id: Uuid,
-    key: (String, i32),
-    point: i64,
-    log_start: i64,
-}
-
-impl Flushed {
-    fn of(
-        topic: &Topic,
-        partition: i32,
-        log: &PartitionLog,
-        end: i64,
-        durability: Durability,
-    ) -> Flushed {
-        let offsets = log.offsets();
-        // Under `sync` the high watermark is what the journal made durable. A point above it would
-        // keep records whose neighbours in the journal are lost.
-        let point = match durability {
-            Durability::Sync => end.min(offsets.high_watermark),
-            _ => end,
-        };
-        let key = (topic.name.clone(), partition);
-        Flushed {
-            topic_id: topic.id,
-            key,
-            point,
-            log_start: offsets.log_start,
-        }
-    }
-}
-
-impl Inner {
-    fn create_partitions(
-        &self,
-        name: &str,
-        entry: &TopicEntry,
-        directories: &[PathBuf],
-    ) -> Result<Vec<Arc<PartitionLog>>, LogError> {
-        let root = Path::new("");
-        layout::make_room(&*self.storage, name, directories)?;
-        for path in directories {
-            layout::create(&*self.storage, path, entry.id)?;
-        }
-        self.storage
-            .sync_dir(root)
-            .map_err(|error| LogError::io("sync", root, error))?;
-        let (storage, config, journal) = (&self.storage, &self.config, &self.journal);
-        let opening = Opening {
-            storage,
-            config,
-            journal,
-        };
-        let open = |partition| opening.open_partition(name, entry, partition, Recovery::Clean);
-        (0..entry.partitions).map(open).collect()
-    }
-
-    /// Removes what a creation that failed has left; what cannot be removed goes at the next
-    /// opening.
-    fn discard(&self, directories: &[PathBuf]) {
-        let there: Vec<PathBuf> = directories
-            .iter()
-            .filter(|path| self.storage.exists(path).unwrap_or(false))
-            .cloned()
-            .collect();
-        if let Err(error) = layout::remove(&*self.storage, &there) {
-            tracing::warn!(%error, "directories of a topic that was not created stay for now");
-        }
-    }
-
-    /// Removes a topic's entries from the checkpoint files.
-    fn forget_points(&self, structure: &mut Structure, name: &str) -> Result<(), LogError> {
-        let mut points = structure.points.clone();
-        let mut log_starts = structure.log_starts.clone();
-        points.retain(|(topic, _), _| topic != name);
-        log_starts.retain(|(topic, _), _| topic != name);
-        self.store_points(structure, points, log_starts)
-    }
-
-    fn write_points(&self, flushed: Vec<Flushed>) -> Result<(), LogError> {
-        let mut structure = lock(&self.structure);
-        let (mut points, mut log_starts) = (Offsets::new(), Offsets::new());
-        for entry in flushed {
-            // The topic may have been deleted, and another created under its name.
-            let current = structure.catalogue.topics.get(&entry.key.0);
-            if current.is_some_and(|topic| topic.id == entry.topic_id) {
-                points.insert(entry.key.clone(), entry.point);
-                log_starts.insert(entry.key, entry.log_start);
-            }
-        }
-        self.store_points(&mut structure, points, log_starts)
-    }
-
-    fn store_points(
-        &self,
-        structure: &mut Structure,
-        points: Offsets,
-        log_starts: Offsets,
-    ) -> Result<(), LogError> {
-        if log_starts != structure.log_starts {
-            checkpoint::store(&*self.storage, checkpoint::LOG_START_OFFSETS, &log_starts)?;
-            structure.log_starts = log_starts;
-        }
-        if points != structure.points {
-            checkpoint::store(&*self.storage, checkpoint::RECOVERY_POINTS, &points)?;
-            structure.points = points;
-        }
-        Ok(())
-    }
-}
-
-/// Removes a file durably; says whether it was there.
-fn remove_if_there(storage: &dyn Storage, name: &str) -> Result<bool, LogError> {
-    let root = Path::new("");
-    match storage.remove_file(Path::new(name)) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(LogError::io("remove", name, error)),
-    }
-    storage
-        .sync_dir(root)
-        .map_err(|error| LogError::io("sync", root, error))?;
-    Ok(true)
-}
-
-/// Keeps room for a clean stop on a disk that fills up. Without it everything else still works.
-fn write_reserve(storage: &dyn Storage, size_bytes: usize) {
-    if size_bytes == 0 {
-        return;
-    }
-    let written = storage
-        .open(Path::new(RESERVE), OpenMode::Write)
-        .and_then(|file| file.write_at(&[&vec![0; size_bytes]], 0));
-    if let Err(error) = written {
-        tracing::warn!(%error, size_bytes, "no room for the reserve: a clean stop may fail");
-    }
-}
-
-fn write_marker(storage: &dyn Storage) -> Result<(), LogError> {
-    let io = |error| LogError::io("write", CLEAN_SHUTDOWN, error);
-    let file = storage
-        .open(Path::new(CLEAN_SHUTDOWN), OpenMode::Write)
-        .map_err(io)?;
-    file.write_at(&[b"version=1\n"], 0).map_err(io)?;
-    file.sync_data().map_err(io)?;
-    storage.sync_dir(Path::new("")).map_err(io)
-}
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::error::LogError;
-use crate::storage::{OpenMode, Storage, read_all, replace_file};
+use crate::storage::{OpenMode, Storage, read_all, replace};
 
 /// The file, below the data directory.
 pub(crate) const FILE: &str = "meta.properties";
@@ -32,8 +32,7 @@ pub(crate) fn open(
             });
         }
         let text = format!("version=1\ncluster.id={cluster_id}\nformat.version={FORMAT_VERSION}\n");
-        replace_file(storage, path, text.as_bytes())
-            .map_err(|error| LogError::io("write", path, error))?;
+        replace(storage, path, text.as_bytes())?;
         return Ok(cluster_id);
     }
     let content = storage
@@ -78,7 +77,7 @@ pub(crate) fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::MemoryStorage;
+    use crate::storage::{MemoryStorage, replace_file};
 
     fn made() -> String {
         "made".to_owned()

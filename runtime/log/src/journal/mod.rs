@@ -290,11 +290,15 @@ impl Journal {
 
     /// Removes one file durably before the next is touched, so that no gap can be left behind.
     fn remove(&self, path: &Path) -> Result<(), LogError> {
-        match self.storage.remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => self.storage.sync_dir(Path::new(DIRECTORY)),
+        if let Err(error) = self.storage.remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(LogError::io("remove", path, error));
         }
-        .map_err(|error| LogError::io("remove", path, error))
+        let directory = Path::new(DIRECTORY);
+        self.storage
+            .sync_dir(directory)
+            .map_err(|error| LogError::io("sync", directory, error))
     }
 
     /// The position behind everything enqueued.

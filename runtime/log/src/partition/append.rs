@@ -42,6 +42,9 @@ impl PartitionState {
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
         self.check_online()?;
+        if let Some(journal) = &log.journal {
+            journal.check()?;
+        }
         let base_offset = self.log_end;
         let log_append_time_ms = if log.config.log_append_time {
             now_ms

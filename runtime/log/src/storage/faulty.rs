@@ -340,6 +340,15 @@ impl Storage for FaultyStorage {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        // As a file system does it: name by name, so that a crash may come in between.
+        for name in self.inner.list(path)? {
+            let child = path.join(name);
+            if self.inner.list(&child).is_ok() {
+                self.remove_dir_all(&child)?;
+            } else {
+                self.remove_file(&child)?;
+            }
+        }
         self.record(path, Operation::RemoveDirectory(path.to_owned()))
     }
 

@@ -19,6 +19,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::error::LogError;
+
 /// How a file is opened; every mode allows reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
@@ -114,16 +116,40 @@ pub fn read_all(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
 /// Replaces a small file so that a crash leaves the old or the new content, never a mix: writes
 /// `<path>.tmp`, syncs it, renames it over `path`, syncs the directory.
 pub fn replace_file(storage: &dyn Storage, path: &Path, content: &[u8]) -> io::Result<()> {
+    replace_in_steps(storage, path, content).map_err(|(_, error)| error)
+}
+
+/// As `replace_file`, with an error that says which step failed.
+pub(crate) fn replace(
+    storage: &dyn Storage,
+    path: impl AsRef<Path>,
+    content: &[u8],
+) -> Result<(), LogError> {
+    let path = path.as_ref();
+    replace_in_steps(storage, path, content)
+        .map_err(|(action, error)| LogError::io(action, path, error))
+}
+
+fn replace_in_steps(
+    storage: &dyn Storage,
+    path: &Path,
+    content: &[u8],
+) -> Result<(), (&'static str, io::Error)> {
+    let step = |action| move |error| (action, error);
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);
-    let file = storage.open(temporary, OpenMode::Write)?;
-    file.set_len(0)?;
-    file.write_at(&[content], 0)?;
-    file.sync_data()?;
+    let file = storage
+        .open(temporary, OpenMode::Write)
+        .map_err(step("create"))?;
+    file.set_len(0).map_err(step("write"))?;
+    file.write_at(&[content], 0).map_err(step("write"))?;
+    file.sync_data().map_err(step("sync"))?;
     drop(file);
-    storage.rename(temporary, path)?;
-    storage.sync_dir(path.parent().unwrap_or(Path::new("")))
+    storage.rename(temporary, path).map_err(step("rename"))?;
+    storage
+        .sync_dir(path.parent().unwrap_or(Path::new("")))
+        .map_err(step("sync"))
 }
 
 #[cfg(test)]
