@@ -18,8 +18,8 @@ use crate::group::OffsetAndMetadata;
 const BY_NAME_VERSION: i16 = 9;
 
 impl Admin {
-    /// Everything that a group has committed; empty for a group that does not exist. Offsets of transactions that are
-    /// still open do not count, and are not waited for.
+    /// Everything that a group has committed; empty for a group that does not exist. Offsets of
+    /// transactions that are still open do not count, and are not waited for.
     ///
     /// # Errors
     /// Where the coordinator does not answer in time, or refuses the group.
@@ -31,7 +31,8 @@ impl Admin {
             let response = self.ask(|| self.fetch_offsets(group)).await?;
             let (code, offsets) = read(response);
             if passing(ApiKey::OffsetFetch, code) && count < 100 {
-                self.cluster.forget_coordinator(CoordinatorKind::Group, group);
+                self.cluster
+                    .forget_coordinator(CoordinatorKind::Group, group);
                 tokio::time::sleep(self.cluster.retry_pause(count)).await;
                 continue;
             }
@@ -50,12 +51,23 @@ impl Admin {
                     ..Default::default()
                 };
             }
-            let group =
-                OffsetFetchRequestGroup { group_id: group.to_owned(), topics: None, ..Default::default() };
-            OffsetFetchRequest { groups: vec![group], ..Default::default() }
+            let group = OffsetFetchRequestGroup {
+                group_id: group.to_owned(),
+                topics: None,
+                ..Default::default()
+            };
+            OffsetFetchRequest {
+                groups: vec![group],
+                ..Default::default()
+            }
         };
-        let (kind, patience) = (CoordinatorKind::Group, self.cluster.config().request_timeout);
-        self.cluster.ask_coordinator(kind, group, patience, BY_NAME_VERSION, build).await
+        let (kind, patience) = (
+            CoordinatorKind::Group,
+            self.cluster.config().request_timeout,
+        );
+        self.cluster
+            .ask_coordinator(kind, group, patience, BY_NAME_VERSION, build)
+            .await
     }
 }
 
@@ -76,7 +88,13 @@ fn read(response: OffsetFetchResponse) -> (millstream_protocol::ErrorCode, Offse
     };
     for topic in response.topics {
         for p in topic.partitions {
-            put(&topic.name, p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata);
+            put(
+                &topic.name,
+                p.partition_index,
+                p.committed_offset,
+                p.committed_leader_epoch,
+                p.metadata,
+            );
         }
     }
     for group in response.groups {
@@ -84,7 +102,13 @@ fn read(response: OffsetFetchResponse) -> (millstream_protocol::ErrorCode, Offse
         for topic in group.topics {
             for p in topic.partitions {
                 let epoch = p.committed_leader_epoch;
-                put(&topic.name, p.partition_index, p.committed_offset, epoch, p.metadata);
+                put(
+                    &topic.name,
+                    p.partition_index,
+                    p.committed_offset,
+                    epoch,
+                    p.metadata,
+                );
             }
         }
     }

@@ -1,9 +1,13 @@
 //! Looking after a cluster: topics and groups.
 //!
-//! Invariants: a request whose answer was lost is asked again where that changes nothing, and only there.
+//! Invariants: a request whose answer was lost is asked again where that changes nothing, and only
+//! there.
 //! Never: moves data.
 
+mod configs;
 mod groups;
+mod markers;
+mod membership;
 mod offsets;
 mod topics;
 mod transactions;
@@ -64,7 +68,10 @@ impl AdminError {
 }
 
 fn detail(message: &Option<String>) -> String {
-    message.as_ref().map(|text| format!(": {text}")).unwrap_or_default()
+    message
+        .as_ref()
+        .map(|text| format!(": {text}"))
+        .unwrap_or_default()
 }
 
 impl Admin {
@@ -79,7 +86,9 @@ impl Admin {
     /// An admin with these client settings.
     #[must_use]
     pub fn with<T: IntoTransport + ?Sized>(target: &T, config: ClientConfig) -> Self {
-        Self { cluster: Cluster::new(target.into_transport(), config) }
+        Self {
+            cluster: Cluster::new(target.into_transport(), config),
+        }
     }
 
     /// An admin over a cluster that other clients use too.
@@ -88,8 +97,8 @@ impl Admin {
         Self { cluster }
     }
 
-    /// Repeats an attempt that did not reach the broker, or whose repetition changes nothing, until the API timeout is
-    /// over.
+    /// Repeats an attempt that did not reach the broker, or whose repetition changes nothing, until
+    /// the API timeout is over.
     async fn ask<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, AdminError>
     where
         F: Future<Output = Result<T, ClusterError>>,
@@ -108,7 +117,10 @@ impl Admin {
             }
         }
         // The range of counts is endless; the loop ends by its returns.
-        Err(ClusterError::Request(RequestError::UnknownNode { node: crate::NodeId(-1) }).into())
+        Err(ClusterError::Request(RequestError::UnknownNode {
+            node: crate::NodeId(-1),
+        })
+        .into())
     }
 }
 
@@ -121,7 +133,12 @@ pub(crate) fn check(
     if code.is_ok() {
         return Ok(());
     }
-    Err(AdminError::Refused { call, subject: subject.to_owned(), code, message })
+    Err(AdminError::Refused {
+        call,
+        subject: subject.to_owned(),
+        code,
+        message,
+    })
 }
 
 /// A coordinator's code that asks for patience rather than for another request.

@@ -64,24 +64,34 @@ impl Admin {
     /// Creates a topic.
     ///
     /// # Errors
-    /// Where it exists (`TOPIC_ALREADY_EXISTS`), its name or settings are refused, or no broker answers.
+    /// Where it exists (`TOPIC_ALREADY_EXISTS`), its name or settings are refused, or no broker
+    /// answers.
     pub async fn create_topic(&self, topic: &NewTopic) -> Result<(), AdminError> {
         let response = self
             .ask(|| async {
                 let timeout = self.cluster.config().request_timeout;
                 let node = self.cluster.any_node()?;
-                Ok(self.cluster.request(node, create_request(topic), timeout).await?)
+                Ok(self
+                    .cluster
+                    .request(node, create_request(topic), timeout)
+                    .await?)
             })
             .await?;
         for result in response.topics {
-            check("create_topic()", &result.name, result.error_code, result.error_message)?;
+            check(
+                "create_topic()",
+                &result.name,
+                result.error_code,
+                result.error_message,
+            )?;
         }
         let name: Arc<str> = topic.name.as_str().into();
         self.cluster.refresh_metadata(&[name]).await?;
         Ok(())
     }
 
-    /// Creates a topic with this many partitions where there is none of that name; answers whether it did.
+    /// Creates a topic with this many partitions where there is none of that name; answers whether
+    /// it did.
     ///
     /// # Errors
     /// As [`create_topic`](Self::create_topic).
@@ -102,17 +112,28 @@ impl Admin {
     /// # Errors
     /// Where there is none of that name, or no broker answers.
     pub async fn delete_topic(&self, name: &str) -> Result<(), AdminError> {
-        let state = DeleteTopicState { name: Some(name.to_owned()), ..Default::default() };
+        let state = DeleteTopicState {
+            name: Some(name.to_owned()),
+            ..Default::default()
+        };
         let response = self
             .ask(|| async {
                 let timeout = self.cluster.config().request_timeout;
                 let node = self.cluster.any_node()?;
                 let build = |version: i16| delete_request(&state, version);
-                Ok(self.cluster.request_with(node, timeout, i16::MAX, build).await?)
+                Ok(self
+                    .cluster
+                    .request_with(node, timeout, i16::MAX, build)
+                    .await?)
             })
             .await?;
         for result in response.responses {
-            check("delete_topic()", name, result.error_code, result.error_message)?;
+            check(
+                "delete_topic()",
+                name,
+                result.error_code,
+                result.error_message,
+            )?;
         }
         self.cluster.forget_topic(name);
         Ok(())
@@ -144,7 +165,11 @@ impl Admin {
     /// # Errors
     /// `UNKNOWN_TOPIC_OR_PARTITION` where there is none of that name; where no broker answers.
     pub async fn topic(&self, name: &str) -> Result<TopicDescription, AdminError> {
-        let found = self.topics().await?.into_iter().find(|topic| topic.name == name);
+        let found = self
+            .topics()
+            .await?
+            .into_iter()
+            .find(|topic| topic.name == name);
         found.ok_or_else(|| AdminError::Refused {
             call: "topic()",
             subject: name.to_owned(),
@@ -163,10 +188,13 @@ impl Admin {
 }
 
 fn create_request(topic: &NewTopic) -> CreateTopicsRequest {
-    let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig {
-        name: name.clone(),
-        value: Some(value.clone()),
-    });
+    let configs = topic
+        .configs
+        .iter()
+        .map(|(name, value)| CreatableTopicConfig {
+            name: name.clone(),
+            value: Some(value.clone()),
+        });
     CreateTopicsRequest {
         topics: vec![CreatableTopic {
             name: topic.name.clone(),
@@ -180,7 +208,10 @@ fn create_request(topic: &NewTopic) -> CreateTopicsRequest {
 }
 
 fn delete_request(state: &DeleteTopicState, version: i16) -> DeleteTopicsRequest {
-    let mut request = DeleteTopicsRequest { timeout_ms: 30_000, ..Default::default() };
+    let mut request = DeleteTopicsRequest {
+        timeout_ms: 30_000,
+        ..Default::default()
+    };
     if version >= 6 {
         request.topics = vec![state.clone()];
     } else {

@@ -1,0 +1,77 @@
+//! How client subcommands reach a broker.
+//!
+//! Invariants: an address where nobody listens is an error at once, that names the address and the
+//! next step.
+//! Never: creates a topic because somebody asked about it.
+
+use anyhow::{anyhow, bail};
+use millstream::client::{Admin, ClientConfig, TcpTransport, Transport};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long one address may take to answer at first.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the broker is.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Connection {
+    /// The broker; several may be given, separated by commas
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9092"
+    )]
+    bootstrap: String,
+}
+
+impl Connection {
+    /// The way to the broker, which has been seen to listen.
+    pub(crate) fn transport(&self) -> anyhow::Result<TcpTransport> {
+        let transport = TcpTransport::new(&self.bootstrap);
+        let mut refusal = None;
+        for address in transport.bootstrap() {
+            match knock(&address.host, address.port) {
+                Ok(()) => return Ok(transport),
+                Err(error) => refusal = Some(error),
+            }
+        }
+        let Some(refusal) = refusal else {
+            bail!(
+                "--bootstrap {:?} names no broker: give HOST:PORT",
+                self.bootstrap
+            );
+        };
+        Err(anyhow!(
+            "no broker at {}: {refusal}; start one with `millstream broker --data-dir DIR`, or say \
+             where it is with --bootstrap HOST:PORT",
+            self.bootstrap
+        ))
+    }
+
+    /// An admin client.
+    pub(crate) fn admin(&self) -> anyhow::Result<Admin> {
+        Ok(Admin::with(&self.transport()?, client_config()))
+    }
+}
+
+/// What all subcommands tell a broker about themselves.
+pub(crate) fn client_config() -> ClientConfig {
+    ClientConfig {
+        client_id: "millstream-cli".to_owned(),
+        allow_auto_create_topics: false,
+        ..ClientConfig::default()
+    }
+}
+
+fn knock(host: &str, port: u16) -> io::Result<()> {
+    let mut refusal = io::Error::other("the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(_) => return Ok(()),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
