@@ -86,7 +86,6 @@ impl Connection {
         let request = ApiVersionsRequest {
             client_software_name: "millstream".to_owned(),
             client_software_version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..Default::default()
         };
         let newest = *ApiKey::ApiVersions.versions().end();
         let frame = self.start_at(newest, &request)?.frame(timeout).await?;

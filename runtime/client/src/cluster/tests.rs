@@ -1,7 +1,7 @@
 //! The cluster against a scripted broker.
 
 use millstream_protocol::messages::{FindCoordinatorRequest, MetadataRequest};
-use millstream_protocol::{ApiKey, ErrorCode};
+use millstream_protocol::{ApiKey, ErrorCode, TopicPartition};
 
 use super::*;
 use crate::scripted::{ScriptedBroker, Step};

@@ -424,10 +424,10 @@ async fn flush_waits_for_records_before_it_and_not_for_later_ones() {
     let flush = producer.flush();
     let later = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        producer.send(record("orders", "later")).await.unwrap()
+        [producer.send(record("orders", "later")).await.unwrap()]
     };
     let started = Instant::now();
-    let (flushed, later) = tokio::join!(flush, later);
+    let (flushed, [later]) = tokio::join!(flush, later);
     flushed.unwrap();
     assert!(started.elapsed() < Duration::from_millis(200));
     before.await.unwrap();

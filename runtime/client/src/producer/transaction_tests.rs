@@ -608,7 +608,10 @@ async fn a_commit_in_doubt_that_is_then_refused_is_ended_by_a_new_epoch_not_by_a
     let abortable = Step::Error(ErrorCode::TRANSACTION_ABORTABLE);
     broker.script(ApiKey::EndTxn, &[Step::Disconnect, abortable]);
     let error = producer.commit().await.unwrap_err();
-    assert!(matches!(error, TransactionError::Abortable { .. }), "{error}");
+    assert!(
+        matches!(error, TransactionError::Abortable { .. }),
+        "{error}"
+    );
     producer.abort().await.unwrap();
     assert_eq!(ends(&broker), [(true, 0), (true, 0)]);
     assert_eq!(broker.received(ApiKey::InitProducerId).len(), 2);

@@ -72,6 +72,10 @@ pub trait Transport: Send + Sync + Debug {
 /// embedded broker.
 pub trait IntoTransport {
     /// The transport that reaches this.
+    #[expect(
+        clippy::wrong_self_convention,
+        reason = "a broker is kept by whoever connects to it"
+    )]
     fn into_transport(&self) -> Arc<dyn Transport>;
 }
 
