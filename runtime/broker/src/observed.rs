@@ -1,9 +1,10 @@
 //! A value that tasks wait on, woken in the order in which they began to wait.
 //!
-//! tokio's `watch` spreads its waiters at random; here the order shows in who goes on first, so it has to follow from what
-//! happened.
+//! tokio's `watch` spreads its waiters at random; here the order shows in who goes on first, so it
+//! has to follow from what happened.
 //!
-//! Invariants: a change that a waiter waits for is never missed; waiters go on first come, first served.
+//! Invariants: a change that a waiter waits for is never missed; waiters go on first come, first
+//! served.
 //! Never: keeps its owner alive; a waiter that outlives the owner is told so.
 
 use std::future::Future;

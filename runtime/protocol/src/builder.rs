@@ -2,7 +2,8 @@
 //!
 //! Invariants: offset deltas are 0, 1, 2, …; the buffer always starts with room for the header, so
 //! an uncompressed batch is handed out without a copy.
-//! Never: knows a producer id or sequence before `finish`, so a batch can be stamped when it is sent.
+//! Never: knows a producer id or sequence before `finish`, so a batch can be stamped when it is
+//! sent.
 
 use crate::batch::{BatchError, HeaderFields, ProducerStamp, RecordBatch, write_header};
 use crate::compression::{Compression, Compressor};

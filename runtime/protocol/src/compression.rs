@@ -1,7 +1,7 @@
 //! Codecs of record batches: none, gzip, snappy, lz4 and zstd, in the framings that Kafka uses.
 //!
-//! Invariants: `decompress` never returns more than its cap, and the memory it takes grows with what
-//! was really produced (snappy's declared sizes are checked against what the codec can reach).
+//! Invariants: `decompress` never returns more than its cap, and the memory it takes grows with
+//! what was really produced (snappy's declared sizes are checked against what the codec can reach).
 //! Never: trusts a size that the compressed bytes declare; spans more than one batch.
 
 use crate::batch::BatchError;

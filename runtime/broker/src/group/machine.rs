@@ -11,8 +11,8 @@
 //! down when a step says `store` and gives the answers afterwards. On a failed write the owner
 //! throws the changed copy away, so the group is as it was.
 //!
-//! What happens in which state is the table in `state.rs`; joining is in `join.rs`, phases and timers
-//! are in `rebalance.rs`.
+//! What happens in which state is the table in `state.rs`; joining is in `join.rs`, phases and
+//! timers are in `rebalance.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,6 +6,7 @@
 //! Invariants: a topic's settings are the effective ones, each with where it comes from.
 //! Never: lists a setting that has no effect as if it had been set.
 
+use crate::BrokerConfig;
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use crate::topic_settings::{Kind, SETTINGS};
@@ -100,8 +101,20 @@ fn broker(node: &Node, name: &str) -> Found {
         );
         return Err((ErrorCode::INVALID_REQUEST, message));
     }
-    let (int, long) = (Kind::Int, Kind::Long);
-    let settings = [
+    let settings = log_settings(config)
+        .into_iter()
+        .chain(coordinator_settings(config));
+    Ok(settings
+        .map(|(name, value, kind)| result(name, value, kind, SOURCE_BROKER, true))
+        .collect())
+}
+
+/// A setting's name, value and type.
+type Setting = (&'static str, String, Kind);
+
+fn log_settings(config: &BrokerConfig) -> Vec<Setting> {
+    let int = Kind::Int;
+    vec![
         ("node.id", config.node_id.to_string(), int),
         ("broker.id", config.node_id.to_string(), int),
         ("durability", config.durability.to_string(), Kind::String),
@@ -128,6 +141,12 @@ fn broker(node: &Node, name: &str) -> Found {
             config.producer_id_expiration_ms.to_string(),
             int,
         ),
+    ]
+}
+
+fn coordinator_settings(config: &BrokerConfig) -> Vec<Setting> {
+    let (int, long) = (Kind::Int, Kind::Long);
+    vec![
         (
             "transaction.state.log.num.partitions",
             config.transaction_state_log_num_partitions.to_string(),
@@ -174,11 +193,7 @@ fn broker(node: &Node, name: &str) -> Found {
             config.group_initial_rebalance_delay_ms.to_string(),
             int,
         ),
-    ];
-    let settings = settings.into_iter();
-    Ok(settings
-        .map(|(name, value, kind)| result(name, value, kind, SOURCE_BROKER, true))
-        .collect())
+    ]
 }
 
 fn result(

@@ -1,4 +1,5 @@
-//! Transactions as readers see them: what is bound, what is listed as aborted, what Produce refuses.
+//! Transactions as readers see them: what is bound, what is listed as aborted, what Produce
+//! refuses.
 //!
 //! Invariants: see the names of the tests.
 //! Never: tests the coordinator's states; those tests are its own.

@@ -256,15 +256,16 @@ fn every_state_meets_add_partitions() {
     }
 }
 
-#[test]
-fn every_state_meets_end_transaction_with_and_against_its_outcome() {
+/// A state, and the error and following state of: current commit, current abort, retried commit,
+/// retried abort. "Retried" is the identity from before the last bump.
+type EndRow = (State, [(ErrorCode, State); 4]);
+
+fn end_transaction_table() -> [EndRow; 6] {
     use ErrorCode as E;
     use State as S;
-    // state; error and following state of: current commit, current abort, retried commit,
-    // retried abort. "Retried" is the identity from before the last bump.
     let fenced = |state| (E::PRODUCER_FENCED, state);
     let invalid = |state| (E::INVALID_TXN_STATE, state);
-    let table = [
+    [
         (
             S::Empty,
             [
@@ -319,8 +320,12 @@ fn every_state_meets_end_transaction_with_and_against_its_outcome() {
                 (E::NONE, S::CompleteAbort),
             ],
         ),
-    ];
-    for (state, cells) in table {
+    ]
+}
+
+#[test]
+fn every_state_meets_end_transaction_with_and_against_its_outcome() {
+    for (state, cells) in end_transaction_table() {
         for (column, cell) in cells.into_iter().enumerate() {
             let (mut driver, _) = resting(state);
             let current = driver.identity();
