@@ -12,12 +12,16 @@
 pub fn hit(name: &str) {
     use std::sync::{Mutex, PoisonError};
     static REACHED: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
-    let Ok(source) = std::env::var("MILLSTREAM_FAILPOINT") else { return };
+    let Ok(source) = std::env::var("MILLSTREAM_FAILPOINT") else {
+        return;
+    };
     let armed = match source.strip_prefix("file:") {
         Some(path) => std::fs::read_to_string(path).unwrap_or_default(),
         None => source,
     };
-    let Some((point, turn)) = armed.trim().split_once('@') else { return };
+    let Some((point, turn)) = armed.trim().split_once('@') else {
+        return;
+    };
     if point != name {
         return;
     }

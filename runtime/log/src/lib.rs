@@ -15,8 +15,8 @@ pub mod failpoint;
 mod index;
 pub mod journal;
 mod layout;
-mod meta;
 mod leader_epoch;
+mod meta;
 mod partition;
 mod partition_config;
 mod producer_state;
@@ -34,8 +34,8 @@ pub use durability::{Durability, UnknownDurability};
 pub use error::LogError;
 pub use journal::Journal;
 pub use partition::{
-    AbortedTransaction, AppendOrigin, Appended, Isolation, LogOffsets, OpenTransaction, PartitionLog,
-    PartitionSetup, ProducerSummary, ReadRequest, ReadResult, Recovery,
+    AbortedTransaction, AppendOrigin, Appended, Isolation, LogOffsets, OpenTransaction,
+    PartitionLog, PartitionSetup, ProducerSummary, ReadRequest, ReadResult, Recovery,
 };
 pub use partition_config::{InvalidConfig, PartitionConfig};
 pub use recovery::RecoveryReport;

@@ -327,12 +327,14 @@ fn a_checkpoint_frees_the_journal_and_names_the_recovery_points() {
     assert_eq!(end(&open(storage.crash()), "a", 0), 60);
 }
 
+type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// Calls back before a file whose path begins with `path` is synced.
 #[derive(Clone)]
 struct HookedStorage {
     inner: MemoryStorage,
     path: &'static str,
-    hook: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    hook: Hook,
 }
 
 impl fmt::Debug for HookedStorage {
@@ -343,7 +345,7 @@ impl fmt::Debug for HookedStorage {
 
 struct HookedFile {
     inner: Arc<dyn StorageFile>,
-    hook: Option<Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>>,
+    hook: Option<Hook>,
 }
 
 impl fmt::Debug for HookedFile {

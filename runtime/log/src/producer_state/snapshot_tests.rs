@@ -10,8 +10,12 @@ fn state_of(events: &[(i64, i16, bool, bool)]) -> ProducerState {
     for (index, (producer_id, epoch, transactional, is_marker)) in events.iter().enumerate() {
         let offset = index as i64;
         if *is_marker {
-            let event =
-                MarkerEvent { epoch: *epoch, coordinator_epoch: 3, offset, timestamp: offset };
+            let event = MarkerEvent {
+                epoch: *epoch,
+                coordinator_epoch: 3,
+                offset,
+                timestamp: offset,
+            };
             state.apply_marker(*producer_id, &event, true);
         } else {
             let mark = BatchMark {
@@ -21,7 +25,11 @@ fn state_of(events: &[(i64, i16, bool, bool)]) -> ProducerState {
                 last_offset: offset,
                 timestamp: offset,
             };
-            let event = BatchEvent { epoch: *epoch, transactional: *transactional, mark };
+            let event = BatchEvent {
+                epoch: *epoch,
+                transactional: *transactional,
+                mark,
+            };
             state.apply_batch(*producer_id, &event);
         }
     }
@@ -40,7 +48,13 @@ fn all_five_batches_of_a_producer_are_kept() {
     let events: Vec<_> = (0..7).map(|_| (1, 0, false, false)).collect();
     let state = decode(&encode(&state_of(&events))).unwrap();
     let window = &state.entry(1).unwrap().window;
-    assert_eq!(window.iter().map(|mark| mark.base_sequence).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
+    assert_eq!(
+        window
+            .iter()
+            .map(|mark| mark.base_sequence)
+            .collect::<Vec<_>>(),
+        [2, 3, 4, 5, 6]
+    );
 }
 
 #[test]

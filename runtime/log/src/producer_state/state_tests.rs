@@ -18,7 +18,12 @@ fn event(epoch: i16, sequence: i32, offset: i64, transactional: bool) -> BatchEv
 }
 
 fn marker(epoch: i16, offset: i64) -> MarkerEvent {
-    MarkerEvent { epoch, coordinator_epoch: 0, offset, timestamp: 2_000 }
+    MarkerEvent {
+        epoch,
+        coordinator_epoch: 0,
+        offset,
+        timestamp: 2_000,
+    }
 }
 
 #[test]
@@ -78,5 +83,9 @@ fn an_ended_transaction_is_reported_once() {
     };
     assert_eq!(ended, expected);
     assert_eq!(state.apply_marker(7, &marker(1, 10), false), None);
-    assert_eq!(state.stable.first_unstable(), Some(5), "the marker is not below the watermark");
+    assert_eq!(
+        state.stable.first_unstable(),
+        Some(5),
+        "the marker is not below the watermark"
+    );
 }

@@ -6,12 +6,14 @@
 
 mod disk;
 mod faulty;
+mod file_node;
 mod image;
 mod memory;
 
 pub use disk::DiskStorage;
 pub use faulty::{CrashPoint, Fault, FaultyStorage, OperationKind};
-pub use image::{SECTOR_BYTES, Unsynced};
+pub use file_node::SECTOR_BYTES;
+pub use image::Unsynced;
 pub use memory::MemoryStorage;
 
 use std::fmt::Debug;

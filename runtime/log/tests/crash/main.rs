@@ -5,6 +5,8 @@
 //! Invariants: a run depends on its seeds only.
 //! Never: samples the moments of the first crash (every one is visited).
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod check;
 mod workload;
 
@@ -81,7 +83,7 @@ fn enumerate_recovery(seed: u64, steps: usize, stride: usize) -> usize {
                 Unsynced::Kept,
                 Unsynced::Torn {
                     thousandths: 500,
-                    sector: seed % 2 == 0,
+                    sector: seed.is_multiple_of(2),
                 },
                 Unsynced::Mixed { seed },
             ] {

@@ -324,7 +324,7 @@ impl Workload {
             },
         };
         match step {
-            0 | 1 | 2 => {
+            0..=2 => {
                 let partition = step as i32 % 2;
                 let stamp = self.stamp(producer_id, epoch, true, "a", partition, 2);
                 let sent = batch(2, 60, transaction as u8, stamp);
