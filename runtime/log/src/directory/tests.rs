@@ -304,6 +304,21 @@ fn modes_without_a_journal_keep_what_they_say_they_keep() {
 }
 
 #[test]
+fn the_marker_of_a_clean_stop_is_good_for_one_start_in_every_mode() {
+    for mode in [Durability::Sync, Durability::Os] {
+        let storage = MemoryStorage::new();
+        open_in(storage.clone(), mode).close(NOW_MS).unwrap();
+        let directory = open_in(storage.clone(), mode);
+        assert!(directory.recovery().was_clean, "{mode}");
+        create(&directory, "a", 1);
+        append(&directory, "a", 0, 1);
+        for image in [storage.fork(), storage.crash()] {
+            assert!(!open_in(image, mode).recovery().was_clean, "{mode}");
+        }
+    }
+}
+
+#[test]
 fn a_checkpoint_frees_the_journal_and_names_the_recovery_points() {
     let storage = MemoryStorage::new();
     let directory = open(storage.clone());
