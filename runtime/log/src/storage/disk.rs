@@ -50,7 +50,14 @@ impl fmt::Debug for DiskStorage {
 
 impl Storage for DiskStorage {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(self.resolve(path)?)
+        let is_new = !fs::exists(&self.root)?;
+        fs::create_dir_all(self.resolve(path)?)?;
+        match self.root.parent().filter(|_| is_new) {
+            // The root's own name is in a directory that no relative path reaches.
+            Some(parent) if parent.as_os_str().is_empty() => File::open(".")?.sync_all(),
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {

@@ -340,8 +340,9 @@ impl Storage for FaultyStorage {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        // As a file system does it: name by name, so that a crash may come in between.
-        for name in self.inner.list(path)? {
+        // As a file system does it: name by name, in an order that nobody promised, so that a crash
+        // may come in between.
+        for name in self.inner.list(path)?.into_iter().rev() {
             let child = path.join(name);
             if self.inner.list(&child).is_ok() {
                 self.remove_dir_all(&child)?;

@@ -10,8 +10,10 @@
 mod check;
 mod workload;
 
+use std::io;
+
 use millstream_log::FaultyStorage;
-use millstream_log::storage::Unsynced;
+use millstream_log::storage::{Fault, OperationKind, Unsynced};
 
 use check::{check_image, check_next_life};
 use workload::{Workload, open};
@@ -124,4 +126,57 @@ fn l1_a_power_cut_during_recovery_at_any_operation_changes_nothing() {
         .sum();
     println!("{images} images of crashes during recovery checked");
     assert!(images > 1000, "only {images} images");
+}
+
+/// The disk fails once, at the n-th operation of a kind, for every n; then the process is killed or
+/// the power goes.
+#[test]
+fn l2_x1_a_disk_that_fails_at_any_operation_loses_nothing_acknowledged() {
+    let mut failures = 0;
+    for (kind, error) in [
+        (OperationKind::Write, io::ErrorKind::Other),
+        (OperationKind::Write, io::ErrorKind::StorageFull),
+        (OperationKind::SyncFile, io::ErrorKind::Other),
+        (OperationKind::SyncDirectory, io::ErrorKind::Other),
+        (OperationKind::CreateFile, io::ErrorKind::StorageFull),
+        (OperationKind::Rename, io::ErrorKind::Other),
+        (OperationKind::RemoveFile, io::ErrorKind::Other),
+        (OperationKind::SetLength, io::ErrorKind::Other),
+    ] {
+        for after in (0..).step_by(3) {
+            let path_contains = String::new();
+            let fault = Fault {
+                kind,
+                path_contains,
+                after,
+                error,
+            };
+            let Some((workload, failure)) = Workload::run_into(4, 90, fault) else {
+                // Few operations of this kind are left, and those that fail now are not needed.
+                if after > operations_of(kind) {
+                    break;
+                }
+                continue;
+            };
+            failures += 1;
+            let operations = workload.storage.operation_count();
+            let images = [
+                workload.storage.fork(),
+                workload.storage.crash_with(Unsynced::Lost),
+                workload
+                    .storage
+                    .crash_with(Unsynced::Mixed { seed: after as u64 }),
+            ];
+            for (image, name) in images.iter().zip(["killed", "power cut", "half kept"]) {
+                let context = format!("{kind:?} {after} failed ({failure}), then {name}");
+                check_image(image, &workload.ledger, operations, &context);
+            }
+        }
+    }
+    println!("{failures} failing operations checked");
+    assert!(failures > 200, "only {failures} operations failed");
+}
+
+fn operations_of(kind: OperationKind) -> usize {
+    Workload::run(4, 90).storage.count_of(kind)
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use millstream_log::storage::Fault;
 use millstream_log::{
     AppendOrigin, DirectoryConfig, Durability, FaultyStorage, Isolation, LogDirectory,
     PartitionConfig, ReadRequest, Storage,
@@ -20,6 +21,9 @@ use millstream_protocol::{
 /// The topic of the transactions' own records.
 pub(crate) const STATE: &str = "__transaction_state";
 pub(crate) const NOW_MS: i64 = 1_700_000_000_000;
+
+/// Why a life ended early.
+pub(crate) type Failure = Box<dyn std::error::Error>;
 
 /// What an append was, for the checks of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +154,24 @@ pub(crate) struct Workload {
 impl Workload {
     /// Lives a life that depends on the seed only.
     pub(crate) fn run(seed: u64, steps: usize) -> Workload {
+        let mut workload = Workload::new(seed);
+        workload.live(steps).unwrap();
+        workload
+    }
+
+    /// The same life, until this fault makes something fail; `None` when nothing did.
+    pub(crate) fn run_into(seed: u64, steps: usize, fault: Fault) -> Option<(Workload, Failure)> {
+        let mut workload = Workload::new(seed);
+        workload.storage.inject(fault);
+        let failure = workload.live(steps).err()?;
+        if workload.directory.poisoned() {
+            // Nothing may become durable, and so be acknowledged, after such a failure.
+            assert!(workload.sync().is_err());
+        }
+        Some((workload, failure))
+    }
+
+    fn new(seed: u64) -> Workload {
         let storage = FaultyStorage::new();
         let directory = open(storage.clone());
         let transaction = |producer_id| Transaction {
@@ -159,7 +181,7 @@ impl Workload {
             step: 0,
             commits: true,
         };
-        let mut workload = Workload {
+        Workload {
             storage,
             directory,
             ledger: Ledger::default(),
@@ -168,38 +190,42 @@ impl Workload {
             transactions: vec![transaction(100), transaction(101)],
             next_transaction: 1000,
             durable_ends: BTreeMap::new(),
-        };
-        workload.create(STATE, 1);
-        workload.create("a", 2);
+        }
+    }
+
+    fn live(&mut self, steps: usize) -> Result<(), Failure> {
+        self.create(STATE, 1)?;
+        self.create("a", 2)?;
         for step in 0..steps {
             match step * 100 / steps {
-                20 if !workload.is_there("b") => workload.create("b", 1),
-                45 if workload.is_there("b") => workload.delete("b"),
-                55 if !workload.is_there("b") => workload.create("b", 2),
-                65 if step * 100 % steps < 100 => workload.restart(),
-                80 if workload.is_there("b") => workload.delete("b"),
-                _ => workload.step(),
+                20 if !self.is_there("b") => self.create("b", 1)?,
+                45 if self.is_there("b") => self.delete("b")?,
+                55 if !self.is_there("b") => self.create("b", 2)?,
+                65 if step * 100 % steps < 100 => self.restart()?,
+                80 if self.is_there("b") => self.delete("b")?,
+                _ => self.step()?,
             }
         }
-        workload
+        Ok(())
     }
 
     fn is_there(&self, topic: &str) -> bool {
         self.directory.topic(topic).is_some()
     }
 
-    fn step(&mut self) {
+    fn step(&mut self) -> Result<(), Failure> {
         match self.rng.u32(0..100) {
             0..35 => self.produce(),
             35..65 => self.transact(),
             65..95 => self.sync(),
-            _ => self.directory.checkpoint().unwrap(),
+            _ => Ok(self.directory.checkpoint()?),
         }
     }
 
-    fn sync(&mut self) {
-        self.directory.sync_journal().unwrap();
+    fn sync(&mut self) -> Result<(), Failure> {
+        self.directory.sync_journal()?;
         self.note_acknowledged();
+        Ok(())
     }
 
     fn note_acknowledged(&mut self) {
@@ -212,12 +238,11 @@ impl Workload {
         }
     }
 
-    fn create(&mut self, name: &str, partitions: i32) {
+    fn create(&mut self, name: &str, partitions: i32) -> Result<(), Failure> {
         let before = self.storage.operation_count();
         let topic = self
             .directory
-            .create_topic(name, partitions, BTreeMap::new())
-            .unwrap();
+            .create_topic(name, partitions, BTreeMap::new())?;
         self.ledger.topics.push(TopicLife {
             name: name.to_owned(),
             id: topic.id,
@@ -225,30 +250,34 @@ impl Workload {
             created: (before, self.storage.operation_count()),
             deleted: None,
         });
+        Ok(())
     }
 
-    fn delete(&mut self, name: &str) {
+    fn delete(&mut self, name: &str) -> Result<(), Failure> {
         let id = self.directory.topic(name).unwrap().id;
         let before = self.storage.operation_count();
-        self.directory.delete_topic(name).unwrap();
-        let after = self.storage.operation_count();
         let life = self
             .ledger
             .topics
             .iter_mut()
             .find(|life| life.id == id)
             .unwrap();
-        life.deleted = Some((before, after));
+        life.deleted = Some((before, usize::MAX));
+        self.directory.delete_topic(name)?;
+        life.deleted = Some((before, self.storage.operation_count()));
+        Ok(())
     }
 
-    fn restart(&mut self) {
-        self.directory.close(NOW_MS).unwrap();
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.directory.close(NOW_MS)?;
         self.note_acknowledged();
-        self.directory = open(self.storage.clone());
+        let storage = Arc::new(self.storage.clone());
+        self.directory = LogDirectory::open(storage, config(), NOW_MS)?;
         assert!(self.directory.recovery().was_clean);
+        Ok(())
     }
 
-    fn produce(&mut self) {
+    fn produce(&mut self) -> Result<(), Failure> {
         let topics: Vec<String> = ["a", "b"]
             .into_iter()
             .filter(|name| self.is_there(name))
@@ -278,7 +307,7 @@ impl Workload {
             AppendOrigin::Client,
             Kind::Plain,
             producer_id,
-        );
+        )
     }
 
     fn stamp(
@@ -306,7 +335,7 @@ impl Workload {
     }
 
     /// One step of one of the transactions: data in two partitions, Prepare, two markers, Complete.
-    fn transact(&mut self) {
+    fn transact(&mut self) -> Result<(), Failure> {
         let index = self.rng.usize(..self.transactions.len());
         let Transaction {
             producer_id,
@@ -336,7 +365,7 @@ impl Workload {
                     AppendOrigin::Client,
                     kind,
                     producer_id,
-                );
+                )?;
             }
             4 | 5 => {
                 let sent = control_batch(marker, producer_id, epoch + 1, NOW_MS);
@@ -345,7 +374,7 @@ impl Workload {
                     transaction_version: 2,
                 };
                 let kind = Kind::Marker { transaction };
-                self.append("a", step as i32 % 2, sent, origin, kind, producer_id);
+                self.append("a", step as i32 % 2, sent, origin, kind, producer_id)?;
             }
             _ => {
                 let sent = batch(1, 40, transaction as u8, ProducerStamp::NONE);
@@ -353,7 +382,7 @@ impl Workload {
                     3 => Kind::Prepare { transaction },
                     _ => Kind::Complete { transaction },
                 };
-                self.append(STATE, 0, sent, AppendOrigin::Coordinator, kind, -1);
+                self.append(STATE, 0, sent, AppendOrigin::Coordinator, kind, -1)?;
             }
         }
         let next = &mut self.transactions[index];
@@ -365,6 +394,7 @@ impl Workload {
             next.number = self.next_transaction;
             self.next_transaction += 1;
         }
+        Ok(())
     }
 
     fn append(
@@ -375,10 +405,10 @@ impl Workload {
         origin: AppendOrigin,
         kind: Kind,
         producer_id: i64,
-    ) {
+    ) -> Result<(), Failure> {
         let topic_id = self.directory.topic(topic).unwrap().id;
         let log = self.directory.partition(topic, partition).unwrap();
-        let appended = log.append(sent.clone(), origin, NOW_MS).unwrap();
+        let appended = log.append(sent.clone(), origin, NOW_MS)?;
         assert!(!appended.duplicate);
         let durable = self
             .durable_ends
@@ -403,5 +433,6 @@ impl Workload {
             kind,
             producer_id,
         });
+        Ok(())
     }
 }
