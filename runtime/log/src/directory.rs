@@ -108,7 +108,7 @@ struct Structure {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is replaced as a whole, so a panicking holder leaves nothing half done.
+    // What these locks guard is replaced as a whole: a panicking holder leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

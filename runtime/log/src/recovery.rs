@@ -102,19 +102,9 @@ pub(crate) fn recover(
         for (log, partition) in topic.partitions.iter().zip(0..) {
             let key = (name.clone(), partition);
             let point = points.get(&key).copied().unwrap_or(0);
-            let end = ends.get(&(topic.id, partition)).copied();
-            settle(
-                &key,
-                log,
-                point,
-                had_journal.then_some(end.unwrap_or(0)),
-                &mut report,
-            )?;
-            if let Some(start) = log_starts.get(&key)
-                && *start > log.offsets().log_start
-            {
-                log.delete_records_before(*start)?;
-            }
+            let end = ends.get(&(topic.id, partition)).copied().unwrap_or(0);
+            settle(&key, log, point, had_journal.then_some(end), &mut report)?;
+            give_up_again(log, log_starts.get(&key).copied())?;
         }
     }
     let (points, log_starts) = finish(&**storage, &topics)?;
@@ -300,6 +290,16 @@ fn settle(
             "cutting records that were not acknowledged"
         );
         log.truncate_to(end)?;
+    }
+    Ok(())
+}
+
+/// Gives up the records below a log start that the partition's own files do not know.
+fn give_up_again(log: &PartitionLog, log_start: Option<i64>) -> Result<(), LogError> {
+    if let Some(start) = log_start
+        && start > log.offsets().log_start
+    {
+        log.delete_records_before(start)?;
     }
     Ok(())
 }

@@ -120,8 +120,8 @@ impl Opening<'_> {
     fn first_to_scan(&self, state: &PartitionState) -> Result<usize, LogError> {
         let mut first = match self.setup.recovery {
             Recovery::Clean => state.segments.len(),
-            // From the last record below the checkpoint on: the segment behind it may be missing the
-            // first time, so that a recovery that was cut short was rebuilding this one.
+            // From the last record below the checkpoint on: the segment behind it may have been
+            // missing last time, so that a recovery that was cut short was rebuilding this one.
             Recovery::Unclean { checkpoint_offset } => state.segment_index(checkpoint_offset - 1),
         };
         for (index, segment) in state.segments.iter().enumerate().take(first) {
