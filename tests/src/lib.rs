@@ -1,1 +1,26 @@
-//! The harness of the suites: clusters, faults, workloads and the oracle.
+//! The harness of the suites: programs and processes, faults, workloads and the oracle.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`binaries`] | the programs with failpoints, built once |
+//! | [`process`] | a child process: killed, stopped, woken, ended by its id |
+//! | [`deployment`] | broker and job as processes, apart or in one |
+//! | [`feeder`] | a producer that sends all the time and remembers what was acknowledged |
+//! | [`points`] | the named points at which a process can be told to die |
+//! | [`series`] | rounds of work and kills |
+//! | [`simulation`] | everything on one runtime in virtual time, with faults from a seed |
+//! | [`oracle`] | what a reader of committed records sees, and what it must see |
+//! | [`invariants`] | what is judged, one file each |
+//!
+//! Invariants: every wait is bounded; every process is ended by its id.
+//! Never: an address that is not loopback.
+
+pub mod binaries;
+pub mod deployment;
+pub mod feeder;
+pub mod invariants;
+pub mod oracle;
+pub mod points;
+pub mod process;
+pub mod series;
+pub mod simulation;
