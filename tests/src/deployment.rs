@@ -1,0 +1,231 @@
+//! Broker and job as processes: apart, or both in one.
+//!
+//! ```text
+//!  apart:     feeder, oracle ──TCP──▶ millstream broker ◀──TCP── orders_enriched --bootstrap
+//!  embedded:  feeder, oracle ──TCP──▶ orders_enriched --data-dir --listen
+//! ```
+//!
+//! Invariants: a process that is started again has the identity, directory and address of the one before.
+//! Never: two processes on one data directory.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use millstream::client::{TcpTransport, Transport};
+
+use crate::binaries::Binaries;
+use crate::points::Trigger;
+use crate::process::Process;
+
+/// How long a process may take to start or to end.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The group of the job.
+pub const GROUP: &str = "orders-enrichment";
+
+/// Which process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// `millstream broker`.
+    Broker,
+    /// `orders_enriched`, with the broker inside where it is embedded.
+    Job,
+}
+
+/// The processes of one series.
+#[derive(Debug)]
+pub struct Deployment {
+    binaries: Binaries,
+    folder: PathBuf,
+    port: u16,
+    embedded: bool,
+    broker: Option<Process>,
+    job: Option<Process>,
+    starts: u32,
+}
+
+impl Deployment {
+    /// Nothing runs yet; data and output of the processes go to `folder`.
+    ///
+    /// # Errors
+    /// Where no port is free.
+    pub fn new(binaries: Binaries, folder: &Path, embedded: bool) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let folder = folder.to_owned();
+        Ok(Self {
+            binaries,
+            folder,
+            port,
+            embedded,
+            broker: None,
+            job: None,
+            starts: 0,
+        })
+    }
+
+    /// Where clients find the broker.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The way to the broker.
+    #[must_use]
+    pub fn transport(&self) -> Arc<dyn Transport> {
+        Arc::new(TcpTransport::new(&self.address()))
+    }
+
+    /// The trigger of a process.
+    #[must_use]
+    pub fn trigger(&self, part: Part) -> Trigger {
+        Trigger::new(
+            &self.folder,
+            if part == Part::Broker {
+                "broker"
+            } else {
+                "job"
+            },
+        )
+    }
+
+    /// The data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Starts a process and waits until clients may connect (the job of a broker apart listens to nobody).
+    ///
+    /// # Errors
+    /// Where it ends, or is not ready in time.
+    pub async fn start(&mut self, part: Part) -> anyhow::Result<()> {
+        let mut process = match part {
+            Part::Broker => self.spawn_broker()?,
+            Part::Job => self.spawn_job(&["--follow"], "job")?,
+        };
+        if part == Part::Broker || self.embedded {
+            process.line("listening on ", PATIENCE).await?;
+        }
+        *self.slot(part) = Some(process);
+        Ok(())
+    }
+
+    /// Starts the broker's process without waiting for anything.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn spawn_broker(&mut self) -> anyhow::Result<Process> {
+        let arguments = [
+            "broker".to_owned(),
+            "--data-dir".to_owned(),
+            self.data().display().to_string(),
+            "--listen".to_owned(),
+            self.address(),
+        ];
+        let environment = [self.trigger(Part::Broker).environment()];
+        let name = self.next_name("broker");
+        let program = &self.binaries.millstream;
+        Process::start(program, &arguments, &environment, &self.folder, &name)
+    }
+
+    /// Starts a job's process without waiting for anything.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn spawn_job(&mut self, more: &[&str], name: &str) -> anyhow::Result<Process> {
+        let mut arguments = vec!["--no-load".to_owned()];
+        if self.embedded {
+            arguments.extend(["--data-dir".to_owned(), self.data().display().to_string()]);
+            arguments.extend(["--listen".to_owned(), self.address()]);
+        } else {
+            arguments.extend(["--bootstrap".to_owned(), self.address()]);
+        }
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        let environment = [self.trigger(Part::Job).environment()];
+        let name = self.next_name(name);
+        let program = &self.binaries.orders_enriched;
+        Process::start(program, &arguments, &environment, &self.folder, &name)
+    }
+
+    /// A running process.
+    ///
+    /// # Errors
+    /// Where it was not started.
+    pub fn part(&mut self, part: Part) -> anyhow::Result<&mut Process> {
+        self.slot(part)
+            .as_mut()
+            .with_context(|| format!("{part:?} was not started"))
+    }
+
+    /// Complains of a process that has ended without being told to.
+    ///
+    /// # Errors
+    /// Where there is one.
+    pub fn check_alive(&mut self) -> anyhow::Result<()> {
+        for process in [&mut self.broker, &mut self.job].into_iter().flatten() {
+            if let Some(status) = process.ended()? {
+                bail!(
+                    "{} ended by itself ({status}): {}",
+                    process.name(),
+                    process.complaints()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the job go on to the ends and end by itself.
+    ///
+    /// # Errors
+    /// Where it does not end with exit code 0.
+    pub async fn drain(&mut self) -> anyhow::Result<()> {
+        self.part(Part::Job)?.stop(PATIENCE).await?;
+        self.job = None;
+        self.spawn_job(&[], "drain")?.succeed(2 * PATIENCE).await
+    }
+
+    /// Ends the broker in order, where it is apart.
+    ///
+    /// # Errors
+    /// Where it does not end with exit code 0.
+    pub async fn stop_broker(&mut self) -> anyhow::Result<()> {
+        if let Some(mut broker) = self.broker.take() {
+            broker.stop(PATIENCE).await?;
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, part: Part) -> &mut Option<Process> {
+        if part == Part::Broker {
+            &mut self.broker
+        } else {
+            &mut self.job
+        }
+    }
+
+    fn next_name(&mut self, name: &str) -> String {
+        self.starts += 1;
+        format!("{:03}-{name}", self.starts)
+    }
+}
+
+/// A port that is free and that the system gives to nobody by itself: while the broker is down, a client's own connection
+/// must not come to sit on the broker's port.
+fn free_port() -> anyhow::Result<u16> {
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 10_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(31);
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + start.wrapping_add(step.wrapping_mul(7)) % COUNT;
+        let port = u16::try_from(port)?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port of 127.0.0.1 is free")
+}

@@ -1,0 +1,342 @@
+//! A series: work, a kill, a restart, and so on; then everything is judged.
+//!
+//! ```text
+//!  round: wait for a new commit ─▶ kill at a random time, or at a named point ─▶ start again
+//!  end:   stop feeding ─▶ the job goes on to the ends ─▶ oracle and invariants
+//! ```
+//!
+//! Invariants: a kill counts only where the group's offsets have moved since the one before; which kills there are follows
+//! from the seed.
+//! Never: waits without a bound.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use examples::load::{self, Load};
+use millstream::Broker;
+use millstream::client::{Admin, IntoTransport as _, Transport};
+use tokio::time::{Instant, sleep};
+
+use crate::binaries::Binaries;
+use crate::deployment::{Deployment, GROUP, PATIENCE, Part};
+use crate::feeder::Feeder;
+use crate::invariants;
+use crate::oracle::{self, Snapshot};
+use crate::points;
+
+/// How long a process that is told to die at a point may take to get there.
+const POINT_PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a series is to do.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Decides which kills there are.
+    pub seed: u64,
+    /// How many kills.
+    pub kills: u32,
+    /// Whether the job's process holds the broker.
+    pub embedded: bool,
+    /// Orders a second.
+    pub rate: u64,
+}
+
+/// What a series did.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Whether the job's process held the broker.
+    pub embedded: bool,
+    /// Kills that hit work.
+    pub kills: u32,
+    /// Kills at a random time.
+    pub random: u32,
+    /// Kills of the broker apart.
+    pub of_broker: u32,
+    /// Kills at each named point.
+    pub at_points: BTreeMap<&'static str, u32>,
+    /// Kills of a broker that was recovering.
+    pub in_recovery: u32,
+    /// Rounds whose process did not come to its point; it was killed then and there.
+    pub missed: u32,
+    /// Commits that were seen between kills.
+    pub commits: u64,
+    /// Records of `orders`.
+    pub orders: u64,
+    /// Audited ones.
+    pub audited: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Records of aborted transactions that a reader of uncommitted records sees in the audit.
+    pub aborted: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} series: {} kills ({} at random times, {} at {} named points, {} of the broker, {} in recovery, {} missed), \
+             {} commits seen between them, {} orders: {} audited, {} dead letters, {} aborted and unseen; {:.1} s",
+            if self.embedded {
+                "embedded"
+            } else {
+                "separate"
+            },
+            self.kills,
+            self.random,
+            self.at_points.values().sum::<u32>(),
+            self.at_points.len(),
+            self.of_broker,
+            self.in_recovery,
+            self.missed,
+            self.commits,
+            self.orders,
+            self.audited,
+            self.dead_letters,
+            self.aborted,
+            self.took.as_secs_f64(),
+        )
+    }
+}
+
+/// How the next process dies.
+#[derive(Debug, Clone, Copy)]
+enum Death {
+    After(Duration),
+    At(&'static str, u64),
+}
+
+/// Runs a series in `folder` and judges it.
+///
+/// # Errors
+/// A process that ends by itself, a step that takes too long, and whatever the invariants find.
+pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
+    let started = Instant::now();
+    let binaries = Binaries::build()?;
+    let mut deployment = Deployment::new(binaries, folder, series.embedded)?;
+    prepare(&deployment).await?;
+    let mut rounds = Rounds::new(series, &mut deployment);
+    rounds.start().await?;
+    let feeder = Feeder::start(&rounds.deployment.transport(), series.rate).await?;
+    while rounds.report.kills < series.kills {
+        let round = rounds.report.kills + rounds.report.missed;
+        rounds
+            .round()
+            .await
+            .with_context(|| format!("round {round} (seed {})", series.seed))?;
+    }
+    rounds.new_commit().await?;
+    let mut report = rounds.report;
+    let fed = tokio::time::timeout(2 * PATIENCE, feeder.stop()).await??;
+    deployment.drain().await.context("going on to the ends")?;
+    let snapshot = judge_in(&mut deployment, &mut report).await?;
+    invariants::check(&snapshot, &fed)?;
+    report.took = started.elapsed();
+    Ok(report)
+}
+
+/// Topics and customers are there before anything runs.
+async fn prepare(deployment: &Deployment) -> anyhow::Result<()> {
+    let broker = Broker::open(deployment.data()).await?;
+    let transport = broker.into_transport();
+    load::create_topics(&transport).await?;
+    let customers = Load {
+        application_id: GROUP.to_owned(),
+        transactional_id: format!("{GROUP}-1"),
+        orders: Some(0),
+    };
+    load::load(&transport, &customers, |_, _, _| {}).await?;
+    Ok(broker.close().await?)
+}
+
+async fn judge_in(deployment: &mut Deployment, report: &mut Report) -> anyhow::Result<Snapshot> {
+    // The broker ends in order; what it left behind is read by one in this process.
+    deployment.stop_broker().await?;
+    let broker = Broker::open(deployment.data()).await?;
+    let transport = broker.into_transport();
+    let snapshot = Snapshot::read(&transport, GROUP).await?;
+    let uncommitted = oracle::count_uncommitted(&transport, "orders.audit").await?;
+    broker.close().await?;
+    report.orders = snapshot.orders.len() as u64;
+    report.audited = snapshot.audit.len() as u64;
+    report.dead_letters = snapshot.dead_letters.len() as u64;
+    report.aborted = uncommitted.saturating_sub(report.audited);
+    Ok(snapshot)
+}
+
+struct Rounds<'a> {
+    deployment: &'a mut Deployment,
+    embedded: bool,
+    random: fastrand::Rng,
+    transport: Arc<dyn Transport>,
+    admin: Option<Admin>,
+    /// The sum of the group's committed offsets when the last kill was over.
+    committed: i64,
+    report: Report,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(series: &Series, deployment: &'a mut Deployment) -> Self {
+        let transport = deployment.transport();
+        Self {
+            deployment,
+            embedded: series.embedded,
+            random: fastrand::Rng::with_seed(series.seed),
+            transport,
+            admin: None,
+            committed: 0,
+            report: Report {
+                embedded: series.embedded,
+                ..Report::default()
+            },
+        }
+    }
+
+    async fn start(&mut self) -> anyhow::Result<()> {
+        if !self.embedded {
+            self.deployment.start(Part::Broker).await?;
+        }
+        self.deployment.start(Part::Job).await
+    }
+
+    async fn round(&mut self) -> anyhow::Result<()> {
+        self.new_commit().await?;
+        let victim = self.victim();
+        let death = self.death(victim);
+        self.die(victim, death).await?;
+        self.report.kills += 1;
+        self.report.of_broker += u32::from(victim == Part::Broker);
+        sleep(Duration::from_millis(self.random.u64(..150))).await;
+        if victim == Part::Broker {
+            // Now and then the job dies as well, before the broker is back.
+            let both = self.random.u32(..6) == 0;
+            if both {
+                self.deployment.part(Part::Job)?.kill().await?;
+            }
+            if self.random.u32(..4) == 0 {
+                self.die_in_recovery().await?;
+            }
+            self.deployment.start(Part::Broker).await?;
+            self.committed = self.offsets().await?;
+            if both {
+                self.deployment.start(Part::Job).await?;
+            }
+        } else if self.embedded {
+            self.deployment.start(Part::Job).await?;
+            self.committed = self.offsets().await?;
+        } else {
+            self.committed = self.offsets().await?;
+            self.deployment.start(Part::Job).await?;
+        }
+        Ok(())
+    }
+
+    /// Every third kill is the broker's, where it is apart.
+    fn victim(&self) -> Part {
+        if !self.embedded && self.report.kills % 3 == 2 {
+            Part::Broker
+        } else {
+            Part::Job
+        }
+    }
+
+    /// In turn at a random time and at the next of the named points.
+    fn death(&mut self, victim: Part) -> Death {
+        let named = match (victim, self.embedded) {
+            (Part::Broker, _) => points::BROKER.to_vec(),
+            (Part::Job, false) => points::JOB.to_vec(),
+            (Part::Job, true) => [points::JOB, points::BROKER].concat(),
+        };
+        if self.random.bool() {
+            return Death::After(Duration::from_millis(self.random.u64(..250)));
+        }
+        // The points in turn, so that a short series has most of them as well.
+        let done = |point: &str| self.report.at_points.get(point).copied().unwrap_or(0);
+        let least = named.iter().map(|point| done(point)).min().unwrap_or(0);
+        let open: Vec<_> = named
+            .into_iter()
+            .filter(|point| done(point) == least)
+            .collect();
+        let point = open[self.random.usize(..open.len())];
+        let turns = match point {
+            "broker.after-produce-append" | "broker.before-sync" | "broker.after-sync" => 60,
+            "streams.between-outputs" => 100,
+            "broker.between-markers" => 20,
+            _ => 4,
+        };
+        Death::At(point, self.random.u64(1..=turns))
+    }
+
+    async fn die(&mut self, victim: Part, death: Death) -> anyhow::Result<()> {
+        match death {
+            Death::After(delay) => {
+                sleep(delay).await;
+                self.deployment.check_alive()?;
+                self.deployment.part(victim)?.kill().await?;
+                self.report.random += 1;
+            }
+            Death::At(point, turn) => {
+                let trigger = self.deployment.trigger(victim);
+                trigger.arm(point, turn)?;
+                let process = self.deployment.part(victim)?;
+                if process.end(POINT_PATIENCE).await.is_ok() {
+                    *self.report.at_points.entry(point).or_default() += 1;
+                } else {
+                    process.kill().await?;
+                    self.report.missed += 1;
+                }
+                trigger.disarm()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A broker that dies while it recovers what the one before left.
+    async fn die_in_recovery(&mut self) -> anyhow::Result<()> {
+        let mut broker = self.deployment.spawn_broker()?;
+        sleep(Duration::from_millis(self.random.u64(..40))).await;
+        broker.kill().await?;
+        self.report.in_recovery += 1;
+        Ok(())
+    }
+
+    /// Waits until the group has committed something since the last kill, and counts the commits that it sees.
+    async fn new_commit(&mut self) -> anyhow::Result<()> {
+        let give_up = Instant::now() + PATIENCE;
+        let wanted = 1 + self.random.u64(..3);
+        let mut seen = 0;
+        while seen < wanted {
+            let offsets = self.offsets().await?;
+            if offsets < self.committed {
+                bail!(
+                    "committed offsets went back from {} to {offsets}",
+                    self.committed
+                );
+            }
+            seen += u64::from(offsets > self.committed);
+            self.committed = offsets;
+            self.deployment.check_alive()?;
+            if Instant::now() >= give_up {
+                bail!("no new commit within {PATIENCE:?}: {offsets} committed");
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        self.report.commits += seen;
+        Ok(())
+    }
+
+    /// The sum of the group's committed offsets.
+    async fn offsets(&mut self) -> anyhow::Result<i64> {
+        let admin = match self.admin.take() {
+            Some(admin) => admin,
+            None => Admin::connect(&self.transport).await?,
+        };
+        let offsets = tokio::time::timeout(PATIENCE, admin.group_offsets(GROUP)).await??;
+        self.admin = Some(admin);
+        Ok(offsets.values().map(|found| found.offset).sum())
+    }
+}
