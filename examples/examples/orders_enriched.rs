@@ -241,16 +241,18 @@ async fn work(
     let bar = bar("enriching");
     bar.set_length(ends.values().sum::<i64>().unsigned_abs());
     let mut every = tokio::time::interval(Duration::from_millis(100));
+    let watch = running.watch();
+    let mut done = std::pin::pin!(running.committed(ends));
     loop {
         tokio::select! {
             biased;
-            done = running.committed(ends) => {
+            done = &mut done => {
                 bar.finish_and_clear();
                 return Ok(done?);
             }
             _ = every.tick() => {}
         }
-        let progress = running.progress();
+        let progress = watch.progress();
         bar.set_position(progress.committed.values().sum::<i64>().unsigned_abs());
     }
 }

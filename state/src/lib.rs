@@ -18,4 +18,4 @@ pub mod store;
 
 pub use error::StateError;
 pub use memory::MemoryStore;
-pub use store::{KeyValueStore, WriteBatch};
+pub use store::{KeyValueStore, Write, WriteBatch};

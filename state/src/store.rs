@@ -12,10 +12,13 @@ use millstream_protocol::TopicPartition;
 
 use crate::StateError;
 
+/// A key and its new value; `None` deletes it.
+pub type Write = (Bytes, Option<Bytes>);
+
 /// Writes that become visible together with the offsets that they come from.
 #[derive(Debug, Default, Clone)]
 pub struct WriteBatch {
-    writes: Vec<(Bytes, Option<Bytes>)>,
+    writes: Vec<Write>,
     offsets: BTreeMap<TopicPartition, i64>,
 }
 
@@ -47,9 +50,9 @@ impl WriteBatch {
         self.writes.is_empty() && self.offsets.is_empty()
     }
 
-    /// The writes in order (`None` deletes) and the offsets (exclusive).
+    /// The writes in order, and the offsets (exclusive).
     #[must_use]
-    pub fn into_parts(self) -> (Vec<(Bytes, Option<Bytes>)>, BTreeMap<TopicPartition, i64>) {
+    pub fn into_parts(self) -> (Vec<Write>, BTreeMap<TopicPartition, i64>) {
         (self.writes, self.offsets)
     }
 

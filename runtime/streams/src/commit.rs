@@ -129,10 +129,11 @@ impl Open {
     }
 }
 
-/// What a worker wants after an abort.
+/// What a worker wants after an abort: these partitions again, where they are still in the session
+/// in which it had them. A partition that was handed over anew meanwhile needs no rewind.
 #[derive(Debug)]
 pub(crate) struct Rewind {
-    pub(crate) partitions: Vec<TopicPartition>,
+    pub(crate) partitions: Vec<(TopicPartition, u64)>,
     pub(crate) stale_generation: Option<i32>,
 }
 
@@ -202,7 +203,7 @@ pub(crate) async fn transaction(
             }
             Err(error) => {
                 let error = StreamsError::from(error);
-                if !error.is_ambiguous() || Instant::now() >= give_up {
+                if !error.is_unanswered() || Instant::now() >= give_up {
                     return Err(error);
                 }
                 tracing::warn!(%error, "the outcome of a commit is unknown, asking for it again");

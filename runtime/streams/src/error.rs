@@ -117,6 +117,29 @@ pub enum StreamsError {
         /// Why.
         source: std::io::Error,
     },
+    /// The commit at the end was refused. What it held is aborted; the next start does it again.
+    #[error(
+        "the last commit was refused and its records were aborted; nothing of them is visible, \
+         start again to process them"
+    )]
+    LastCommit,
+    /// Another instance with the same identity has joined the group in this one's place.
+    #[error(
+        "transactional.id {transactional_id} was taken over: this instance has epoch {our_epoch}, \
+         the coordinator has epoch {}; a newer instance with the same identity is running, so this \
+         one must stop ({cause})",
+        .newer_epoch.map_or_else(|| "unknown".to_owned(), |epoch| epoch.to_string())
+    )]
+    Fenced {
+        /// The transactional id of the instance's first worker.
+        transactional_id: String,
+        /// The epoch that this instance has.
+        our_epoch: i16,
+        /// The epoch that the coordinator has now, where it could be asked.
+        newer_epoch: Option<i16>,
+        /// What the group said.
+        cause: millstream_client::consumer::ConsumerError,
+    },
     /// A settings error; nothing was started.
     #[error("{0}")]
     Config(String),
@@ -159,11 +182,15 @@ impl StreamsError {
         }
     }
 
-    /// Whether a commit may have taken effect.
-    pub(crate) fn is_ambiguous(&self) -> bool {
+    /// Whether the same commit is to be asked for again: it may have taken effect, or no coordinator
+    /// could be reached.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        use millstream_client::TransactionError;
         matches!(
             self,
-            Self::Transaction(millstream_client::TransactionError::CommitInDoubt { .. })
+            Self::Transaction(
+                TransactionError::CommitInDoubt { .. } | TransactionError::Timeout { .. }
+            )
         )
     }
 

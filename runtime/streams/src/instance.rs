@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_client::consumer::{AutoOffsetReset, Consumer, Isolation};
+use millstream_client::consumer::{AutoOffsetReset, Consumer, ConsumerError, Isolation};
 use millstream_client::{Admin, ClientConfig, IntoTransport, Producer, TcpTransport, Transport};
 use millstream_protocol::TopicPartition;
 use tokio::sync::{mpsc, watch};
@@ -227,6 +227,11 @@ impl Start {
         let consumer = self.consumer().await?;
         let mut handles = Vec::new();
         let mut workers = Vec::new();
+        let fencing = Fencing {
+            transactional_id: format!("{}-0", self.config.transactional_id),
+            producer: producers.first().cloned(),
+            admin: self.admin(),
+        };
         for producer in producers {
             let (control, controlled) = mpsc::unbounded_channel();
             let (records, batches) = mpsc::channel(QUEUE_BATCHES);
@@ -266,6 +271,7 @@ impl Start {
             workers,
             controls,
             stop: stop.clone(),
+            fencing,
         };
         let outcome = tokio::spawn(parts.run(stopped));
         let group = self.config.application_id.to_string();
@@ -287,7 +293,9 @@ impl Start {
             .linger_ms(millis(config.linger))
             .batch_size(config.batch_size)
             .buffer_memory(config.buffer_memory)
-            .delivery_timeout_ms(millis(config.delivery_timeout));
+            .delivery_timeout_ms(millis(config.delivery_timeout))
+            // Whatever waits for a broker that is away waits as long as a record may.
+            .max_block_ms(millis(config.delivery_timeout));
         if config.guarantee == Guarantee::AtLeastOnce {
             return Ok(builder.connect(&self.transport).await?);
         }
@@ -358,6 +366,7 @@ impl Start {
             .max_poll_records(config.max_poll_records)
             .session_timeout_ms(millis(config.session_timeout))
             .heartbeat_interval_ms(millis(config.heartbeat_interval))
+            .default_api_timeout_ms(millis(config.delivery_timeout))
             .assignors(vec![Arc::new(StreamsAssignor::default())]);
         if let Some(instance) = &config.group_instance_id {
             builder = builder.group_instance_id(instance.clone());
@@ -373,6 +382,40 @@ struct Parts {
     workers: Vec<WorkerOutcome>,
     controls: Vec<mpsc::UnboundedSender<Control>>,
     stop: watch::Sender<bool>,
+    fencing: Fencing,
+}
+
+/// What tells which epochs a fenced instance and its successor have.
+struct Fencing {
+    transactional_id: String,
+    producer: Option<Producer>,
+    admin: Admin,
+}
+
+impl Fencing {
+    /// How long the coordinator is asked for the newer epoch.
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// Names both epochs where the group, rather than the coordinator of transactions, was the first
+    /// to say that a successor runs.
+    async fn explain(&self, error: StreamsError) -> StreamsError {
+        let StreamsError::Consumer(cause @ ConsumerError::InstanceFenced { .. }) = error else {
+            return error;
+        };
+        let identity = self.producer.as_ref().and_then(Producer::identity);
+        let Some(identity) = identity else {
+            return cause.into();
+        };
+        let asked = self.admin.describe_transaction(&self.transactional_id);
+        let newer = tokio::time::timeout(Self::PATIENCE, asked).await;
+        let newer = newer.ok().and_then(Result::ok);
+        StreamsError::Fenced {
+            transactional_id: self.transactional_id.clone(),
+            our_epoch: identity.epoch,
+            newer_epoch: newer.map(|found| found.producer_epoch),
+            cause,
+        }
+    }
 }
 
 impl Parts {
@@ -410,7 +453,7 @@ impl Parts {
         }
         let closed = self.reader.close().await;
         match first_error {
-            Some(error) => Err(error),
+            Some(error) => Err(self.fencing.explain(error).await),
             None => closed,
         }
     }
@@ -431,6 +474,14 @@ impl RunningStreams {
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.snapshot()
+    }
+
+    /// A handle on the progress for another task, or for beside a call that waits.
+    #[must_use]
+    pub fn watch(&self) -> ProgressWatch {
+        ProgressWatch {
+            log: self.progress.clone(),
+        }
     }
 
     /// Waits until the instance ends by itself, which is always an error. Cancel-safe.
@@ -457,13 +508,24 @@ impl RunningStreams {
     ) -> Result<(), StreamsError> {
         const ASK_GROUP_EVERY: Duration = Duration::from_millis(200);
         let mut changed = self.progress.subscribe();
+        let (admin, group_id) = (self.admin.clone(), self.group.clone());
         let mut ask = tokio::time::Instant::now();
         loop {
             if self.progress.snapshot().reaches(ends) {
                 return Ok(());
             }
             if tokio::time::Instant::now() >= ask {
-                let group = self.admin.group_offsets(&self.group).await?;
+                // A broker that is away for a moment is the instance's affair; it ends with an error
+                // where it is away for too long.
+                let group = tokio::select! {
+                    biased;
+                    ended = self.ended() => {
+                        ended?;
+                        return Err(ended_already());
+                    }
+                    _ = changed.changed() => continue,
+                    found = admin.group_offsets(&group_id) => found.unwrap_or_default(),
+                };
                 let done = ends.iter().all(|(partition, &end)| {
                     end == 0
                         || group
@@ -479,7 +541,7 @@ impl RunningStreams {
                 biased;
                 ended = self.ended() => {
                     ended?;
-                    return Err(StreamsError::Bug { what: "the instance had ended already".into() });
+                    return Err(ended_already());
                 }
                 _ = changed.changed() => {}
                 () = tokio::time::sleep_until(ask) => {}
@@ -500,9 +562,29 @@ impl RunningStreams {
     }
 }
 
+/// Tells what an instance has committed; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ProgressWatch {
+    log: ProgressLog,
+}
+
+impl ProgressWatch {
+    /// What was committed so far.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.log.snapshot()
+    }
+}
+
 impl Drop for RunningStreams {
     fn drop(&mut self) {
         let _ = self.stop.send(true);
+    }
+}
+
+fn ended_already() -> StreamsError {
+    StreamsError::Bug {
+        what: "the instance had ended already".into(),
     }
 }
 

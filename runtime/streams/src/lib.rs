@@ -35,7 +35,7 @@ mod worker;
 pub use config::{Guarantee, Placement};
 pub use dsl::{GlobalKTable, KStream, SplitStream, StreamsBuilder};
 pub use error::{BoxError, StreamsError, TopologyError};
-pub use instance::{RunningStreams, Streams};
+pub use instance::{ProgressWatch, RunningStreams, Streams};
 pub use operators::{ProcessorContext, ValueProcessor};
 pub use poison::PoisonPolicy;
 pub use progress::{Latency, Progress};

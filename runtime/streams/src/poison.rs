@@ -30,6 +30,9 @@ impl PoisonPolicy {
     }
 }
 
+/// Bytes of an error header, at most.
+const HEADER_BYTES_MAX: usize = 2048;
+
 /// The six headers of KIP-1034, as UTF-8 text, partition and offset in decimal.
 pub(crate) fn error_headers(
     operator: &str,
@@ -38,7 +41,13 @@ pub(crate) fn error_headers(
     partition: i32,
     offset: i64,
 ) -> Vec<(&'static str, Option<Bytes>)> {
-    let text = |text: String| Some(Bytes::from(text.into_bytes()));
+    // A cause can quote a whole record; a dead letter must not become too large to be written.
+    let text = |text: String| {
+        let end = text.floor_char_boundary(HEADER_BYTES_MAX);
+        Some(Bytes::copy_from_slice(
+            text.get(..end).unwrap_or_default().as_bytes(),
+        ))
+    };
     let mut chain = format!("{operator}: {cause}");
     let mut source = cause.source();
     while let Some(inner) = source {

@@ -58,11 +58,6 @@ impl Ownership {
         state
             .assigned
             .retain(|partition| !partitions.contains(partition));
-        for rewind in &mut state.rewinding {
-            rewind
-                .partitions
-                .retain(|partition| !partitions.contains(partition));
-        }
         let mut by_worker: BTreeMap<usize, Vec<TopicPartition>> = BTreeMap::new();
         for partition in partitions {
             if let Some((worker, _)) = state.owners.remove(partition) {
@@ -156,7 +151,11 @@ impl Reader {
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), StreamsError> {
         loop {
-            self.hand_over().await?;
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                handed_over = self.hand_over() => handed_over?,
+            }
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
@@ -260,7 +259,13 @@ impl Reader {
             let ready: Vec<TopicPartition> = ready
                 .into_iter()
                 .flat_map(|rewind| rewind.partitions)
-                .filter(|partition| state.owners.contains_key(partition))
+                .filter(|(partition, session)| {
+                    state
+                        .owners
+                        .get(partition)
+                        .is_some_and(|(_, current)| current == session)
+                })
+                .map(|(partition, _)| partition)
                 .collect();
             (assigned, ready)
         };
@@ -271,13 +276,18 @@ impl Reader {
         // Waits until no transaction has an undecided offset there (require_stable): what the
         // predecessor of this owner had under way is decided before the first record is read.
         let committed = self.consumer.committed(&partitions).await?;
+        let uncommitted: Vec<TopicPartition> = partitions
+            .iter()
+            .filter(|partition| committed.get(*partition).is_none_or(Option::is_none))
+            .cloned()
+            .collect();
+        let beginnings = self.consumer.beginning_offsets(&uncommitted).await?;
         let mut handovers: BTreeMap<usize, Vec<Handover>> = BTreeMap::new();
         for partition in partitions {
             let found = committed.get(&partition).and_then(Option::as_ref);
-            match found {
-                Some(found) => self.consumer.seek(&partition, found.offset)?,
-                None => self.consumer.seek_to_beginning(&partition)?,
-            }
+            let beginning = beginnings.get(&partition).copied().unwrap_or(0);
+            self.consumer
+                .seek(&partition, found.map_or(beginning, |found| found.offset))?;
             let stream_time = found
                 .and_then(|found| Metadata::decode(&found.metadata))
                 .map_or(-1, |metadata| metadata.stream_time);
@@ -286,6 +296,7 @@ impl Reader {
                 partition,
                 session,
                 stream_time,
+                begins_at: (found.is_none() && beginning > 0).then_some(beginning),
             });
         }
         for (worker, handovers) in handovers {

@@ -39,6 +39,9 @@ pub(crate) struct Handover {
     pub(crate) session: u64,
     /// Stream time of the last commit.
     pub(crate) stream_time: i64,
+    /// Where the partition begins, where nothing was committed and that is not offset 0: the
+    /// position itself is worth a commit then, or an emptied partition would never be caught up.
+    pub(crate) begins_at: Option<i64>,
 }
 
 /// What the reader tells a worker, ahead of any records.
@@ -85,7 +88,7 @@ pub(crate) struct Worker {
     tasks: BTreeMap<TopicPartition, Owned>,
     group: Option<GroupMetadata>,
     open: Open,
-    last_commit: Instant,
+    committed_at: Instant,
     /// How many records may go into one transaction; shrinks where they do not fit into its
     /// timeout.
     records_max: u64,
@@ -138,7 +141,7 @@ impl Worker {
             tasks: BTreeMap::new(),
             group: None,
             open: Open::default(),
-            last_commit: Instant::now(),
+            committed_at: Instant::now(),
             records_max: u64::MAX,
             rewinds_in_a_row: 0,
         }
@@ -161,25 +164,41 @@ impl Worker {
 
     async fn work(&mut self) -> Result<(), StreamsError> {
         loop {
-            let due = self.last_commit + self.config.commit_interval;
+            let due = self.committed_at + self.config.commit_interval;
             tokio::select! {
                 biased;
                 control = self.control.recv() => match control {
-                    None | Some(Control::Stop) => return self.commit().await,
+                    None | Some(Control::Stop) => return self.last_commit().await,
                     Some(control) => self.on_control(control).await?,
                 },
                 () = tokio::time::sleep_until(due), if self.open.is_dirty() => self.commit().await?,
                 batch = self.records.recv() => match batch {
-                    None => return self.commit().await,
+                    None => return self.last_commit().await,
                     Some(batch) => self.on_batch(batch).await?,
                 },
             }
         }
     }
 
+    /// The commit before the end. Where it is refused, what was processed is aborted, and the caller
+    /// hears of it: the next start does it again.
+    async fn last_commit(&mut self) -> Result<(), StreamsError> {
+        let rewinds = self.rewinds_in_a_row;
+        self.commit().await?;
+        if self.rewinds_in_a_row > rewinds {
+            return Err(StreamsError::LastCommit);
+        }
+        Ok(())
+    }
+
     async fn on_control(&mut self, control: Control) -> Result<(), StreamsError> {
         match control {
             Control::Assigned { handovers, group } => {
+                // A partition comes from its committed offset. What is open of it is not part of
+                // that, so it must not be committed any more.
+                if handovers.iter().any(|h| self.open.touches(&h.partition)) {
+                    self.abort_and_rewind(None, None).await?;
+                }
                 self.group = Some(group);
                 for handover in handovers {
                     self.take_over(handover)?;
@@ -217,6 +236,7 @@ impl Worker {
             partition,
             session,
             stream_time,
+            begins_at,
         } = handover;
         let sources = &self.topology.inner.sources;
         let Some(subtopology) = sources.iter().position(|s| s.topic == partition.topic) else {
@@ -234,8 +254,12 @@ impl Worker {
         };
         let mut task = Task::new(id, partition.clone(), chain, stream_time);
         task.on(TaskEvent::Assigned)?;
-        self.tasks.insert(partition, Owned { session, task });
-        Ok(())
+        self.tasks
+            .insert(partition.clone(), Owned { session, task });
+        match begins_at {
+            Some(offset) => self.advance(&partition, offset),
+            None => Ok(()),
+        }
     }
 
     fn close(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
@@ -304,7 +328,7 @@ impl Worker {
                 pace.checked(now);
                 self.check_timeout(partition, offset, now)?;
                 let full = self.open.records >= self.records_max;
-                if full || now >= self.last_commit + self.config.commit_interval {
+                if full || now >= self.committed_at + self.config.commit_interval {
                     self.commit().await?;
                     let kept = self
                         .tasks
@@ -333,9 +357,12 @@ impl Worker {
         let Some(owned) = self.tasks.get_mut(partition) else {
             return Ok(());
         };
-        let outcome = owned.task.process(&record)?;
+        let mut outcome = owned.task.process(&record)?;
         owned.task.next_offset = Some(record.offset + 1);
         self.open.read(partition, record.offset + 1);
+        if let Some(oversize) = self.oversize_output(partition) {
+            outcome = oversize;
+        }
         match outcome {
             Outcome::Processed => self.send_collected(partition).await,
             Outcome::Poison { operator, cause } => {
@@ -372,6 +399,26 @@ impl Worker {
             self.open.wrote(output.sink);
         }
         Ok(())
+    }
+
+    /// The first output of the record just processed that no request could carry. It is found
+    /// before any of them is sent, so that the record can still be poison.
+    fn oversize_output(&self, partition: &TopicPartition) -> Option<Outcome> {
+        let limit = self.producer.config().max_request_size;
+        let collector = self.tasks.get(partition)?.task.collector();
+        let sizes = (0..collector.len()).filter_map(|index| collector.get(index));
+        let output = sizes
+            .into_iter()
+            .find(|output| output.size_bytes() > limit)?;
+        let topic = self.topology.inner.sinks.get(output.sink)?;
+        let cause = format!(
+            "an output of {} bytes for topic {topic} exceeds max.request.size={limit}",
+            output.size_bytes(),
+        );
+        Some(Outcome::Poison {
+            operator: format!("sink {topic}").into(),
+            cause: cause.into(),
+        })
     }
 
     async fn on_poison(
@@ -475,7 +522,7 @@ impl Worker {
 
     /// Stage `commit`; see [`crate::commit`].
     async fn commit(&mut self) -> Result<(), StreamsError> {
-        self.last_commit = Instant::now();
+        self.committed_at = Instant::now();
         if !self.open.is_dirty() {
             return Ok(());
         }
@@ -496,7 +543,7 @@ impl Worker {
         let ended = Instant::now();
         match committed {
             Ok(()) => {
-                let took = ended - self.last_commit;
+                let took = ended - self.committed_at;
                 let report = self
                     .open
                     .take_report(&self.topology, &self.config.poison, took);
@@ -556,8 +603,12 @@ impl Worker {
         let pause = Duration::from_millis(5) * self.rewinds_in_a_row.pow(2);
         tokio::time::sleep(pause).await;
         self.progress.rewound();
-        let partitions: Vec<_> = self.tasks.keys().cloned().collect();
-        for partition in &partitions {
+        let partitions: Vec<(TopicPartition, u64)> = self
+            .tasks
+            .iter()
+            .map(|(partition, owned)| (partition.clone(), owned.session))
+            .collect();
+        for (partition, _) in &partitions {
             self.end_task(partition, TaskEvent::Aborted)?;
         }
         // Where the reader is gone the instance is stopping, and nothing is to be handed over any

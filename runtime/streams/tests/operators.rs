@@ -117,7 +117,7 @@ fn joins_with_a_global_table_find_rows_by_the_mapped_key() {
         .to("inner", strings());
     let mut driver = TopologyTestDriver::new(builder.build().expect("sound"));
     let json = json::<String, Option<Customer>>();
-    let mut row = |key: &str, name: Option<&str>, driver: &mut TopologyTestDriver| {
+    let row = |key: &str, name: Option<&str>, driver: &mut TopologyTestDriver| {
         let customer = name.map(|name| Customer {
             name: name.to_owned(),
         });

@@ -13,10 +13,11 @@ mod versions;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use millstream_protocol::{ApiKey, Request};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 pub use connection::{Connection, PendingResponse};
@@ -79,6 +80,8 @@ struct Inner {
     state: Mutex<State>,
     /// Single flight of metadata requests.
     refreshing: tokio::sync::Mutex<()>,
+    /// Where connections live: the runtime that made the cluster, or that first used it.
+    runtime: OnceLock<Handle>,
 }
 
 #[derive(Debug)]
@@ -133,8 +136,13 @@ impl Cluster {
                 config,
                 state: Mutex::new(state),
                 refreshing: tokio::sync::Mutex::new(()),
+                runtime: Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from),
             }),
         }
+    }
+
+    fn runtime(&self) -> &Handle {
+        self.inner.runtime.get_or_init(Handle::current)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -281,24 +289,26 @@ impl Cluster {
         };
         failures.count = failures.count.saturating_add(1);
         failures.not_before = Some(Instant::now() + pause);
-        let setup = self.inner.config.connect_timeout;
-        let attempt = tokio::time::timeout(setup, self.inner.transport.connect(&address)).await;
-        let refused = match attempt {
-            Ok(Ok(frames)) => {
-                let client_id = &self.inner.config.client_id;
-                match Connection::open(node, frames, client_id, setup).await {
-                    Ok(connection) => {
-                        *failures = Failures::default();
-                        let connection = Arc::new(connection);
-                        *slot.open.lock().unwrap_or_else(PoisonError::into_inner) =
-                            Some(Arc::clone(&connection));
-                        return Ok(connection);
-                    }
-                    Err(error) => error.to_string(),
-                }
+        let establish = establish(
+            Arc::clone(&self.inner.transport),
+            address.clone(),
+            node,
+            self.inner.config.client_id.clone(),
+            self.inner.config.connect_timeout,
+        );
+        // The caller may be on a runtime of its own that has no sockets, or that a user's closure
+        // blocks: a connection's tasks belong where the cluster began.
+        let established = self.runtime().spawn(establish).await;
+        let refused = match established {
+            Ok(Ok(connection)) => {
+                *failures = Failures::default();
+                let connection = Arc::new(connection);
+                *slot.open.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Arc::clone(&connection));
+                return Ok(connection);
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("not connected within {} ms", millis(setup)),
+            Ok(Err(refused)) => refused,
+            Err(ended) => ended.to_string(),
         };
         self.lock().rotation += 1;
         tracing::debug!(%node, %address, reason = %refused, "cannot connect to the broker");
@@ -384,6 +394,23 @@ impl Cluster {
                 connection.close("the client was closed");
             }
         }
+    }
+}
+
+/// Makes a connection, handshake included; the error says what went wrong.
+async fn establish(
+    transport: Arc<dyn Transport>,
+    address: BrokerAddress,
+    node: NodeId,
+    client_id: String,
+    setup: Duration,
+) -> Result<Connection, String> {
+    match tokio::time::timeout(setup, transport.connect(&address)).await {
+        Ok(Ok(frames)) => Connection::open(node, frames, &client_id, setup)
+            .await
+            .map_err(|error| error.to_string()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("not connected within {} ms", millis(setup))),
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::GlobalKTable;
 use crate::error::{BoxError, TopologyError};
 use crate::operators::{
-    Downstream, Filter, FlatMap, JoinGlobal, Map, MapValues, Peek, ProcessValues, Sink, Split,
-    TryMapValues, ValueProcessor,
+    Downstream, Filter, FlatMap, JoinGlobal, Map, MapValues, Peek, Predicate, ProcessValues, Sink,
+    Split, TryMapValues, ValueProcessor,
 };
 use crate::record::Record;
 use crate::serde::Serdes;
@@ -318,7 +318,7 @@ impl<K, V> std::fmt::Debug for KStream<K, V> {
 }
 
 struct Branch<K, V> {
-    predicate: Arc<dyn Fn(&K, &V) -> bool + Send + Sync>,
+    predicate: Predicate<K, V>,
     edge: Arc<Edge<K, V>>,
 }
 

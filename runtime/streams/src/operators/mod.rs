@@ -21,7 +21,7 @@ pub(crate) use process_values::ProcessValues;
 pub use process_values::{ProcessorContext, ValueProcessor};
 pub(crate) use sink::Sink;
 pub(crate) use source::{Source, SourceChain};
-pub(crate) use split::Split;
+pub(crate) use split::{Predicate, Split};
 
 use crate::error::BoxError;
 use crate::record::Record;

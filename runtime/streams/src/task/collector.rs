@@ -36,6 +36,22 @@ pub(crate) struct Collected<'a> {
     pub(crate) value: Option<&'a [u8]>,
 }
 
+impl Collected<'_> {
+    /// An upper bound of what the record takes in a request of its own, batch header included.
+    pub(crate) fn size_bytes(&self) -> usize {
+        const BATCH_AND_RECORD: usize = 128;
+        let headers: usize = self
+            .headers
+            .iter_bytes()
+            .map(|(name, value)| 10 + name.len() + value.map_or(0, <[u8]>::len))
+            .sum();
+        BATCH_AND_RECORD
+            + headers
+            + self.key.map_or(0, <[u8]>::len)
+            + self.value.map_or(0, <[u8]>::len)
+    }
+}
+
 impl Collector {
     /// Adds an output. `write` appends key and value to the buffer and answers whether the key is
     /// there, where it ends, and whether the value is there.

@@ -6,7 +6,6 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
-use millstream_protocol::TopicPartition;
 use millstream_state::{KeyValueStore, MemoryStore, StateError, WriteBatch};
 
 /// One global table's store.
@@ -34,13 +33,6 @@ impl GlobalStore {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .apply(batch)
-    }
-
-    pub(crate) fn applied_offset(&self, partition: &TopicPartition) -> Option<i64> {
-        self.store
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .applied_offset(partition)
     }
 
     pub(crate) fn count(&self) -> u64 {

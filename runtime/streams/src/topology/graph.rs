@@ -152,10 +152,13 @@ impl GraphState {
 
 type Factory<K, V> = Box<dyn Fn(&GlobalStores) -> Downstream<K, V> + Send + Sync>;
 
+/// How a record is copied where a stream was cloned.
+type Duplicate<K, V> = fn(&Record<K, V>) -> Record<K, V>;
+
 /// The output of a node: whatever is attached to it gets its records.
 pub(crate) struct Edge<K, V> {
     children: Mutex<Vec<Factory<K, V>>>,
-    duplicate: OnceLock<fn(&Record<K, V>) -> Record<K, V>>,
+    duplicate: OnceLock<Duplicate<K, V>>,
 }
 
 impl<K: 'static, V: 'static> Edge<K, V> {
@@ -175,7 +178,7 @@ impl<K: 'static, V: 'static> Edge<K, V> {
     }
 
     /// Says how a record is copied; called when the user clones the stream.
-    pub(crate) fn allow_fork(&self, duplicate: fn(&Record<K, V>) -> Record<K, V>) {
+    pub(crate) fn allow_fork(&self, duplicate: Duplicate<K, V>) {
         self.duplicate.get_or_init(|| duplicate);
     }
 
