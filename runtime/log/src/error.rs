@@ -131,8 +131,8 @@ pub enum LogError {
         /// The topic.
         name: String,
     },
-    /// The directory was closed.
-    #[error("the data directory is closed")]
+    /// The directory was closed, or the topic deleted, while the caller still held it.
+    #[error("the data directory is closed, or the topic was deleted")]
     Closed,
 }
 

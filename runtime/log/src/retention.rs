@@ -2,7 +2,8 @@
 //!
 //! Invariants: the log start never passes the last stable offset (Kafka: the high watermark), so an
 //! open transaction keeps its records; the active segment is never deleted.
-//! Never: deletes a segment before the log start is past it.
+//! Never: deletes a segment before the log start is past it; touches a file of a log that is closed,
+//! whose names a later topic may have.
 
 use crate::error::LogError;
 use crate::partition::PartitionLog;
@@ -44,6 +45,7 @@ pub(crate) fn apply(
     state: &mut PartitionState,
     now_ms: i64,
 ) -> Result<usize, LogError> {
+    state.check_online()?;
     state.tail.age();
     state
         .producers
@@ -123,6 +125,7 @@ pub(crate) fn delete_before(
     state: &mut PartitionState,
     offset: i64,
 ) -> Result<Option<i64>, LogError> {
+    state.check_online()?;
     let offsets = state.offsets();
     if offset > offsets.high_watermark {
         return Ok(None);

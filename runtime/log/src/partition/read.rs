@@ -2,7 +2,8 @@
 //! isolation's bound.
 //!
 //! Invariants: the bound is taken once a read, before anything is read; every batch from a file
-//! passes its CRC before it is handed out.
+//! passes its CRC before it is handed out; what aborted records a reader of committed ones gets, it
+//! is told of, whatever retention removes meanwhile.
 //! Never: reads a file under the partition's lock (but for indexes that are used the first time).
 
 use super::state::PartitionState;
@@ -68,9 +69,10 @@ pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResul
         "invariant: nothing beyond the bound is handed out"
     );
     if request.isolation == Isolation::LastStable {
-        result.aborted = log
-            .lock()
-            .aborted_within(log, request.offset, run.next_offset)?;
+        let mut state = log.lock();
+        // What is below the log start by now has lost its list of aborted transactions as well.
+        state.check_readable(request.offset)?;
+        result.aborted = state.aborted_within(log, request.offset, run.next_offset)?;
     }
     result.batches.push(run.bytes);
     Ok(result)
@@ -85,6 +87,20 @@ fn bound_of(offsets: LogOffsets, isolation: Isolation) -> i64 {
 }
 
 impl PartitionState {
+    /// Whether the log is open and reaches from its start to this offset.
+    fn check_readable(&self, offset: i64) -> Result<(), ReadError> {
+        self.check_open()?;
+        let (log_start, log_end) = (self.log_start, self.log_end);
+        if (log_start..=log_end).contains(&offset) {
+            return Ok(());
+        }
+        Err(ReadError::OffsetOutOfRange {
+            offset,
+            log_start,
+            log_end,
+        })
+    }
+
     fn plan(
         &mut self,
         log: &PartitionLog,
@@ -93,14 +109,7 @@ impl PartitionState {
     ) -> Result<Plan, ReadError> {
         let offset = request.offset;
         let bound = bound_of(offsets, request.isolation);
-        if offset < offsets.log_start || offset > offsets.log_end {
-            let (log_start, log_end) = (offsets.log_start, offsets.log_end);
-            return Err(ReadError::OffsetOutOfRange {
-                offset,
-                log_start,
-                log_end,
-            });
-        }
+        self.check_readable(offset)?;
         if offset >= bound {
             return Ok(Plan::Nothing);
         }
@@ -273,6 +282,7 @@ pub(super) fn offset_for_timestamp(
 ) -> Result<Option<(i64, i64)>, ReadError> {
     let (log_start, runs) = {
         let mut state = log.lock();
+        state.check_open()?;
         (state.log_start, state.time_runs(log, timestamp_ms)?)
     };
     for run in runs {
@@ -295,6 +305,7 @@ pub(super) fn offset_for_timestamp(
 pub(super) fn max_timestamp(log: &PartitionLog) -> Result<Option<(i64, i64)>, ReadError> {
     let largest = {
         let mut state = log.lock();
+        state.check_open()?;
         let mut largest: Option<i64> = None;
         for segment in &mut state.segments {
             let found = segment.largest(log.storage.as_ref())?;

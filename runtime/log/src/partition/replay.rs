@@ -87,6 +87,8 @@ impl PartitionState {
         }
         let placed: Vec<PlacedBatch> = batches.iter().map(PlacedBatch::of).collect();
         self.write_unjournaled(log, base_offset, &[bytes, Bytes::new()], &placed)?;
+        // These bytes are a part of a whole journal file in memory: readers go to the disk.
+        self.tail.clear();
         for batch in batches {
             self.epochs
                 .observe(batch.partition_leader_epoch(), batch.base_offset());

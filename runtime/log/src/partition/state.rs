@@ -2,7 +2,8 @@
 //!
 //! Invariants: segments are never empty and lie one behind the other; the last one is written;
 //! `undurable` holds the appends that the journal has not made durable, in order.
-//! Never: does anything after `offline` but read.
+//! Never: does anything after a failure but read, or anything at all after `close`: by then its
+//! names in the directory may be those of a later topic, or another process may work there.
 
 use super::{LogOffsets, OpenTransaction, PartitionLog, ProducerSummary};
 use crate::error::LogError;
@@ -32,13 +33,22 @@ pub(crate) struct PartitionState {
     pub(crate) tail: Tail,
     /// Whether any transaction was ever aborted here: spares readers the look-up.
     pub(super) has_aborted: bool,
-    offline: Option<String>,
+    offline: Option<Offline>,
     /// Files other than segments' that were written but not synced.
     pub(super) unsynced: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     /// Whether names in the directory changed since it was synced.
     pub(crate) names_changed: bool,
     /// Whether the directory's own name may not be durable.
     parent_unsynced: bool,
+}
+
+/// Why a log takes no more changes.
+#[derive(Clone, Debug)]
+enum Offline {
+    /// What could not be undone.
+    Failed(String),
+    /// It was closed, by the end of its topic or of its directory.
+    Closed,
 }
 
 /// What a flush has to sync.
@@ -92,19 +102,29 @@ impl PartitionState {
         }
     }
 
-    pub(super) fn check_online(&self) -> Result<(), LogError> {
+    /// Whether the log may be changed. Whatever writes, or removes a file, asks first.
+    pub(crate) fn check_online(&self) -> Result<(), LogError> {
         match &self.offline {
             None => Ok(()),
-            Some(reason) => Err(LogError::Poisoned {
+            Some(Offline::Failed(reason)) => Err(LogError::Poisoned {
                 reason: reason.clone(),
             }),
+            Some(Offline::Closed) => Err(LogError::Closed),
+        }
+    }
+
+    /// Whether the log may be read: its names in the directory are still its own.
+    pub(super) fn check_open(&self) -> Result<(), LogError> {
+        match &self.offline {
+            Some(Offline::Closed) => Err(LogError::Closed),
+            None | Some(Offline::Failed(_)) => Ok(()),
         }
     }
 
     pub(crate) fn take_offline(&mut self, reason: String) {
         if self.offline.is_none() {
             tracing::error!(reason, "partition log taken offline");
-            self.offline = Some(reason);
+            self.offline = Some(Offline::Failed(reason));
         }
     }
 
@@ -226,7 +246,7 @@ impl PartitionState {
             directories.push(log.directory.parent().unwrap_or(Path::new("")).to_owned());
         }
         if close {
-            self.offline = Some("the log is closed".to_owned());
+            self.offline = Some(Offline::Closed);
         }
         Ok(FlushWork {
             files,

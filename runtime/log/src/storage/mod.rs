@@ -7,6 +7,8 @@
 mod disk;
 mod faulty;
 mod file_node;
+#[cfg(test)]
+pub(crate) mod hooked;
 mod image;
 mod memory;
 

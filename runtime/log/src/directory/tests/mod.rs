@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod failing;
+mod stale;
 
 use std::io;
 use std::path::PathBuf;
@@ -15,8 +16,7 @@ use millstream_protocol::{
 use super::*;
 use crate::partition::{AppendOrigin, Appended, Isolation, ReadRequest};
 use crate::storage::{
-    DiskStorage, Fault, FaultyStorage, MemoryStorage, OpenMode, OperationKind, StorageFile,
-    Unsynced,
+    DiskStorage, Fault, FaultyStorage, MemoryStorage, OpenMode, OperationKind, Unsynced,
 };
 
 const NOW_MS: i64 = 1_700_000_000_000;

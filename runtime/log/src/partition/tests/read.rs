@@ -1,6 +1,8 @@
 //! Reads: bounds, sizes, damage, look-ups by time; from the tail and from files alike.
 
 use super::*;
+use crate::storage::hooked::{HookedStorage, Moment};
+use millstream_protocol::ErrorCode;
 
 /// A log of ten batches of three records, read from the tail or from its file.
 fn ten(from_file: bool) -> PartitionLog {
@@ -163,4 +165,38 @@ fn timestamps_out_of_order_are_found_across_segments() {
     }
     assert_eq!(log.max_timestamp().unwrap(), Some((6, 1_000)));
     assert_eq!(log_with(config()).max_timestamp().unwrap(), None);
+}
+
+#[test]
+fn an_aborted_record_that_retention_removes_meanwhile_is_not_handed_out_without_its_abort() {
+    let storage = HookedStorage::new(MemoryStorage::new(), Moment::AfterRead, "orders-0");
+    let log = PartitionLog::open(PartitionSetup {
+        config: PartitionConfig {
+            segment_bytes: 200,
+            retention_ms: 1_000,
+            ..config()
+        },
+        ..setup(Arc::new(storage.clone()), Recovery::Clean)
+    });
+    let log = Arc::new(log.unwrap());
+    log.put(batch(1, transactional(stamp(1, 0, 0))));
+    log.end_transaction(1, 1, false).unwrap();
+    for _ in 0..4 {
+        log.put(plain(3));
+    }
+    log.forget_tail();
+    let request = ReadRequest {
+        offset: 0,
+        max_bytes: 1 << 20,
+        isolation: Isolation::LastStable,
+        at_least_one: true,
+    };
+    assert_eq!(log.read(request).unwrap().aborted.len(), 1);
+    let beside = log.clone();
+    storage.call_once(move || {
+        beside.apply_retention(NOW + 100_000).unwrap();
+    });
+    let refused = log.read(request).unwrap_err();
+    assert_eq!(refused.error_code(), ErrorCode::OFFSET_OUT_OF_RANGE);
+    assert!(log.offsets().log_start > 1, "the records are gone");
 }

@@ -16,6 +16,13 @@ fn fill(log: &PartitionLog) -> i64 {
     log.offsets().log_end
 }
 
+/// A log that is still open, filled like the others: a closed one is not read.
+fn open_and_filled() -> PartitionLog {
+    let log = clean(&MemoryStorage::new());
+    fill(&log);
+    log
+}
+
 fn assert_same(a: &PartitionLog, b: &PartitionLog) {
     assert_eq!(a.offsets(), b.offsets());
     assert!(a.producer_state() == b.producer_state());
@@ -45,6 +52,7 @@ fn clean_crashed_and_running_logs_are_the_same() {
     let after_power_cut = storage.crash_with(Unsynced::Lost);
     assert_same(&log, &unclean(&after_power_cut, end));
     log.close().unwrap();
+    let log = open_and_filled();
     assert_same(&log, &clean(&storage.crash_with(Unsynced::Lost)));
     assert_same(&log, &unclean(&storage.fork(), end));
 }
@@ -198,6 +206,7 @@ fn lost_or_damaged_indexes_are_rebuilt() {
     let log = clean(&storage);
     fill(&log);
     log.close().unwrap();
+    let log = open_and_filled();
     let names = ["index", "timeindex", "txnindex"];
     let path = |name: &str| format!("orders-0/00000000000000000000.{name}");
     for name in names {
@@ -226,7 +235,7 @@ fn l4_damaged_snapshots_lead_to_the_same_state() {
     log.close().unwrap();
     let end = log.offsets().log_end;
     flip(&storage, &format!("orders-0/{end:020}.snapshot"), 20);
-    assert_same(&log, &clean(&storage));
+    assert_same(&open_and_filled(), &clean(&storage));
 }
 
 #[test]
@@ -257,6 +266,15 @@ fn replay_appends_skips_and_overwrites() {
     log.replay(500, beyond.into()).expect_err("a gap");
     log.close().unwrap();
     assert_same(&source, &clean(&target));
+}
+
+#[test]
+fn what_was_replayed_does_not_keep_the_journal_in_memory() {
+    let log = unclean(&MemoryStorage::new(), 0);
+    let journal_file = plain(2);
+    log.replay(0, journal_file.clone()).unwrap();
+    assert_eq!(log.bases(0, Isolation::LogEnd), [0]);
+    assert!(journal_file.is_unique(), "nothing refers to it any more");
 }
 
 #[test]

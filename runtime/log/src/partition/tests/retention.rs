@@ -113,12 +113,15 @@ fn deleted_records_stay_deleted_also_in_the_middle_of_a_segment() {
         "beyond the high watermark"
     );
     let after_crash = unclean(&storage.fork(), 0);
-    log.close().unwrap();
-    for log in [log, after_crash, clean(&storage)] {
+    let check = |log: &PartitionLog| {
         assert_eq!(log.offsets().log_start, 3);
         assert_eq!(log.bases(3, Isolation::LogEnd), [2, 4]);
         assert_eq!(log.offset_for_timestamp(0).unwrap(), Some((3, NOW + 1)));
-    }
+    };
+    check(&log);
+    check(&after_crash);
+    log.close().unwrap();
+    check(&clean(&storage));
 }
 
 #[test]
