@@ -5,6 +5,8 @@
 //! ends.
 //! Never: a fixed port.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
+
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Output, Stdio};
