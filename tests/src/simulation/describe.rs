@@ -41,30 +41,51 @@ impl Describer {
             Direction::Response => ("<-", if event.arrived { "" } else { " LOST" }),
         };
         let took = event.took.as_millis();
-        Some(format!("{}/{} {arrow} {text} ({took} ms){lost}", event.network, event.connection))
+        Some(format!(
+            "{}/{} {arrow} {text} ({took} ms){lost}",
+            event.network, event.connection
+        ))
     }
 
     fn request(&self, event: &FrameEvent<'_>) -> Option<String> {
         let mut decoder = Decoder::new(event.frame.clone());
         let header = decode_request_header(&mut decoder).ok()?;
         let api = ApiKey::from_i16(header.api_key)?;
-        let key = (event.network.to_owned(), event.connection, header.correlation_id);
+        let key = (
+            event.network.to_owned(),
+            event.connection,
+            header.correlation_id,
+        );
         let asked = (api, header.api_version);
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(key, asked);
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key, asked);
         if matches!(api, ApiKey::ApiVersions | ApiKey::Metadata) {
             return None;
         }
-        Some(shorten(format!("#{} {}", header.correlation_id, request(api, decoder, header.api_version))))
+        Some(shorten(format!(
+            "#{} {}",
+            header.correlation_id,
+            request(api, decoder, header.api_version)
+        )))
     }
 
     fn response(&self, event: &FrameEvent<'_>) -> Option<String> {
         let correlation_id = Decoder::new(event.frame.clone()).i32().ok()?;
         let key = (event.network.to_owned(), event.connection, correlation_id);
-        let (api, version) = *self.asked.lock().unwrap_or_else(PoisonError::into_inner).get(&key)?;
+        let (api, version) = *self
+            .asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)?;
         if matches!(api, ApiKey::ApiVersions | ApiKey::Metadata) {
             return None;
         }
-        Some(shorten(format!("#{correlation_id} {}", response(api, event.frame, version))))
+        Some(shorten(format!(
+            "#{correlation_id} {}",
+            response(api, event.frame, version)
+        )))
     }
 }
 

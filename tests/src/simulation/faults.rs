@@ -94,14 +94,18 @@ impl Faults {
     }
 
     fn client(&self) -> millstream::client::ClientConfig {
-        let mut client = self.cluster.client(1_000 + 100 * self.networks.len() as u64);
+        let mut client = self
+            .cluster
+            .client(1_000 + 100 * self.networks.len() as u64);
         client.request_timeout = self.plan.request_timeout;
         client
     }
 
     fn take_over(&mut self, cut: Duration) {
         self.record.count("job taken over");
-        let Some((old, old_network)) = self.first.take() else { return };
+        let Some((old, old_network)) = self.first.take() else {
+            return;
+        };
         old.not_again();
         let network = self.network();
         let fresh = self.jobs.start(FIRST, &network, self.client(), true);
@@ -119,7 +123,9 @@ impl Faults {
         self.record.count("job cut off");
         if let Some((_, network)) = &self.first {
             let (network, healed) = (network.clone(), self.plan.network);
-            self.beside.push(tokio::spawn(async move { cut_for(&network, cut, healed).await }));
+            self.beside.push(tokio::spawn(
+                async move { cut_for(&network, cut, healed).await },
+            ));
         }
     }
 
@@ -149,7 +155,8 @@ impl Faults {
         }
         for task in self.beside.drain(..) {
             if let Err(error) = task.await {
-                self.record.mishap(format!("a strike's task ended: {error}"));
+                self.record
+                    .mishap(format!("a strike's task ended: {error}"));
             }
         }
         for network in &self.networks {
@@ -159,7 +166,9 @@ impl Faults {
 
     /// Stops the instance that is left.
     pub(super) async fn stop_jobs(&mut self) {
-        let Some((first, _)) = self.first.take() else { return };
+        let Some((first, _)) = self.first.take() else {
+            return;
+        };
         if let Err(mishap) = first.stop(ENDING_MAX).await {
             self.record.mishap(mishap);
         }

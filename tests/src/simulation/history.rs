@@ -78,7 +78,9 @@ pub struct Seen {
 impl Seen {
     pub(super) fn of(record: &ConsumerRecord) -> Self {
         let text = |bytes: &Option<bytes::Bytes>| {
-            bytes.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            bytes
+                .as_deref()
+                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
         };
         Self {
             offset: record.offset,
@@ -173,7 +175,11 @@ pub struct Record {
 
 impl Record {
     pub(super) fn new(print: bool) -> Self {
-        Self { history: Arc::default(), began: Instant::now(), print }
+        Self {
+            history: Arc::default(),
+            began: Instant::now(),
+            print,
+        }
     }
 
     /// The history.

@@ -36,12 +36,19 @@ fn topology() -> Result<Topology, StreamsError> {
     let builder = StreamsBuilder::new();
     let located = builder.stream(INPUT, strings()).process_values(|| {
         |context: &RecordContext, _: &String, value: String| {
-            (value, format!("{}:{}", context.partition(), context.offset()))
+            (
+                value,
+                format!("{}:{}", context.partition(), context.offset()),
+            )
         }
     });
     let enriched = located.clone();
-    enriched.map_values(|_, (value, place)| format!("{value}@{place}")).to(ENRICHED, strings());
-    located.map_values(|_, (_, place)| place).to(AUDIT, strings());
+    enriched
+        .map_values(|_, (value, place)| format!("{value}@{place}"))
+        .to(ENRICHED, strings());
+    located
+        .map_values(|_, (_, place)| place)
+        .to(AUDIT, strings());
     Ok(builder.build()?)
 }
 
@@ -57,8 +64,14 @@ impl Jobs {
         let (stop, stopped) = oneshot::channel();
         let again = Arc::new(AtomicBool::new(again));
         let (name, network) = (name.to_owned(), network.clone());
-        let supervised = self.clone().supervise(name, network, client, Arc::clone(&again), stopped);
-        Instance { again, stop, ended: tokio::spawn(supervised) }
+        let supervised = self
+            .clone()
+            .supervise(name, network, client, Arc::clone(&again), stopped);
+        Instance {
+            again,
+            stop,
+            ended: tokio::spawn(supervised),
+        }
     }
 
     async fn supervise(
@@ -106,7 +119,10 @@ impl Jobs {
             .transactional_id(name)
             .group_instance_id(name)
             .commit_interval(self.plan.commit_interval)
-            .set("transaction.timeout.ms", self.plan.transaction_timeout.as_millis())
+            .set(
+                "transaction.timeout.ms",
+                self.plan.transaction_timeout.as_millis(),
+            )
             .set("session.timeout.ms", 6_000)
             .set("heartbeat.interval.ms", 1_000)
             .start()
@@ -115,7 +131,8 @@ impl Jobs {
 
     async fn stop(&self, name: &str, running: RunningStreams) -> Option<StreamsError> {
         let error = running.stop().await.err()?;
-        self.record.say(|| format!("job {name} stopped with: {error}"));
+        self.record
+            .say(|| format!("job {name} stopped with: {error}"));
         self.record.count("job stopped with an error");
         Some(error)
     }

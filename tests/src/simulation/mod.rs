@@ -97,7 +97,15 @@ async fn run_here(plan: Arc<Plan>, print: bool) -> Report {
         record.say(|| format!("VIOLATION {violation}"));
     }
     let counts = history.counts.clone();
-    Report { seed: plan.seed, violations, trace, lasted, network, counts, history }
+    Report {
+        seed: plan.seed,
+        violations,
+        trace,
+        lasted,
+        network,
+        counts,
+        history,
+    }
 }
 
 /// The parts of a run.
@@ -126,7 +134,10 @@ impl World {
             let (live, record) = (live.clone(), world.record.clone());
             async move { readers::read_on(&live, &record).await }
         });
-        let jobs = Jobs { plan: Arc::clone(&world.plan), record: world.record.clone() };
+        let jobs = Jobs {
+            plan: Arc::clone(&world.plan),
+            record: world.record.clone(),
+        };
         let mut faults = Faults::begin(world, jobs);
         world.write(&mut faults).await?;
         world.heal(&mut faults).await;
@@ -143,15 +154,19 @@ impl World {
         let rest = readers::read_to(&live, &ends, |records| {
             readers::note(&mut record.lock().live, records);
         });
-        timeout(HEALING_MAX, rest).await.context("the live reader did not reach the ends")??;
+        timeout(HEALING_MAX, rest)
+            .await
+            .context("the live reader did not reach the ends")??;
         let _ = live.close().await;
         Ok(())
     }
 
     async fn make(plan: Arc<Plan>, record: Record) -> anyhow::Result<Self> {
-        let options = BrokerOptions::new().auto_create_topics(false).configure(|config| {
-            config.checkpoint_interval_ms = 3_000;
-        });
+        let options = BrokerOptions::new()
+            .auto_create_topics(false)
+            .configure(|config| {
+                config.checkpoint_interval_ms = 3_000;
+            });
         let cluster = TestCluster::with(plan.seed, NetworkFaults::NONE, options).await?;
         let calm = cluster.another_network("calm", NetworkFaults::NONE);
         let job = cluster.another_network("job-0", plan.network);
@@ -247,7 +262,10 @@ impl World {
                 let stable = photographer.offsets(OffsetSpec::LatestCommitted).await?;
                 let high = photographer.offsets(OffsetSpec::Latest).await?;
                 let of_input = |offsets: BTreeMap<TopicPartition, i64>| -> BTreeMap<_, _> {
-                    offsets.into_iter().filter(|(partition, _)| &*partition.topic == INPUT).collect()
+                    offsets
+                        .into_iter()
+                        .filter(|(partition, _)| &*partition.topic == INPUT)
+                        .collect()
                 };
                 let (stable, high) = (of_input(stable), of_input(high));
                 if stable == high {
@@ -256,13 +274,18 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });
-        let ends = decided.await.context("a transaction of the input stayed open")??;
+        let ends = decided
+            .await
+            .context("a transaction of the input stayed open")??;
         self.record.lock().ends.clone_from(&ends);
         let committed = timeout(HEALING_MAX, async {
             loop {
                 let committed = photographer.committed().await?;
                 let done = ends.iter().all(|(partition, &end)| {
-                    end == 0 || committed.get(partition).is_some_and(|&offset| offset >= end)
+                    end == 0
+                        || committed
+                            .get(partition)
+                            .is_some_and(|&offset| offset >= end)
                 });
                 if done {
                     return anyhow::Ok(());
@@ -281,8 +304,12 @@ impl World {
 
     /// The state when everything is over.
     async fn last_look(&self, photographer: &Photographer) -> anyhow::Result<()> {
-        timeout(HEALING_MAX, self.all_complete(photographer)).await.unwrap_or(Ok(()))?;
-        timeout(HEALING_MAX, photographer.snapshot()).await.context("the last snapshot")??;
+        timeout(HEALING_MAX, self.all_complete(photographer))
+            .await
+            .unwrap_or(Ok(()))?;
+        timeout(HEALING_MAX, photographer.snapshot())
+            .await
+            .context("the last snapshot")??;
         let committed = photographer.committed().await?;
         let high = photographer.offsets(OffsetSpec::Latest).await?;
         let cluster = Cluster::new(self.calm.into_transport(), self.client(50));
@@ -306,7 +333,12 @@ impl World {
                     let state = found.transaction_state.as_str();
                     !matches!(state, "Empty" | "CompleteCommit" | "CompleteAbort")
                 })
-                .map(|found| format!("{} is in {}", found.transactional_id, found.transaction_state))
+                .map(|found| {
+                    format!(
+                        "{} is in {}",
+                        found.transactional_id, found.transaction_state
+                    )
+                })
                 .collect();
             let done = open.is_empty();
             self.record.lock().incomplete = open;

@@ -83,7 +83,10 @@ impl Plan {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0070_6c61_6e00);
         let network = network(&mut random);
         let mut strikes: Vec<Scheduled> = (0..random.u32(0..=4))
-            .map(|_| Scheduled { at: ms(&mut random, 300, 8_000), strike: strike(&mut random) })
+            .map(|_| Scheduled {
+                at: ms(&mut random, 300, 8_000),
+                strike: strike(&mut random),
+            })
             .collect();
         strikes.sort_by_key(|scheduled| scheduled.at);
         Self {
@@ -108,7 +111,12 @@ impl Plan {
     #[must_use]
     pub fn calm(seed: u64) -> Self {
         let network = NetworkFaults::NONE;
-        Self { network, strikes: Vec::new(), producer_crash_one_in: 0, ..Self::of(seed) }
+        Self {
+            network,
+            strikes: Vec::new(),
+            producer_crash_one_in: 0,
+            ..Self::of(seed)
+        }
     }
 }
 
@@ -118,7 +126,10 @@ fn ms(random: &mut fastrand::Rng, from: u64, to: u64) -> Duration {
 
 fn network(random: &mut fastrand::Rng) -> NetworkFaults {
     if random.u32(..8) == 0 {
-        return NetworkFaults { delay_max: ms(random, 0, 5), ..NetworkFaults::NONE };
+        return NetworkFaults {
+            delay_max: ms(random, 0, 5),
+            ..NetworkFaults::NONE
+        };
     }
     NetworkFaults {
         delay_max: ms(random, 0, 15),
@@ -132,10 +143,19 @@ fn network(random: &mut fastrand::Rng) -> NetworkFaults {
 
 fn strike(random: &mut fastrand::Rng) -> Strike {
     match random.u32(..10) {
-        0..=5 => Strike::PowerCut { unsynced: unsynced(random), down: ms(random, 0, 5_000) },
-        6 | 7 => Strike::Takeover { cut: ms(random, 100, 12_000) },
-        8 => Strike::CutOff { cut: ms(random, 100, 9_000) },
-        _ => Strike::SecondInstance { runs: ms(random, 500, 6_000) },
+        0..=5 => Strike::PowerCut {
+            unsynced: unsynced(random),
+            down: ms(random, 0, 5_000),
+        },
+        6 | 7 => Strike::Takeover {
+            cut: ms(random, 100, 12_000),
+        },
+        8 => Strike::CutOff {
+            cut: ms(random, 100, 9_000),
+        },
+        _ => Strike::SecondInstance {
+            runs: ms(random, 500, 6_000),
+        },
     }
 }
 
@@ -143,8 +163,15 @@ fn unsynced(random: &mut fastrand::Rng) -> Unsynced {
     match random.u32(..8) {
         0..=3 => Unsynced::Lost,
         4 => Unsynced::Kept,
-        5 => Unsynced::Torn { thousandths: random.u16(0..=1_000), sector: random.bool() },
-        6 => Unsynced::Scattered { seed: random.u64(..) },
-        _ => Unsynced::Mixed { seed: random.u64(..) },
+        5 => Unsynced::Torn {
+            thousandths: random.u16(0..=1_000),
+            sector: random.bool(),
+        },
+        6 => Unsynced::Scattered {
+            seed: random.u64(..),
+        },
+        _ => Unsynced::Mixed {
+            seed: random.u64(..),
+        },
     }
 }

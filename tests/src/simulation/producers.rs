@@ -35,13 +35,18 @@ impl Writer {
         format!("k{}", self.random.u32(..self.plan.keys))
     }
 
-    fn note_later(&self, delivery: Delivery, note: impl FnOnce(&Record, Sent) + Send + 'static) -> JoinHandle<()> {
+    fn note_later(
+        &self,
+        delivery: Delivery,
+        note: impl FnOnce(&Record, Sent) + Send + 'static,
+    ) -> JoinHandle<()> {
         let record = self.record.clone();
         tokio::spawn(async move {
             let sent = match delivery.await {
-                Ok(at) => {
-                    Sent::Acked(millstream::TopicPartition::new(at.topic, at.partition), at.offset)
-                }
+                Ok(at) => Sent::Acked(
+                    millstream::TopicPartition::new(at.topic, at.partition),
+                    at.offset,
+                ),
                 Err(error) => {
                     record.say(|| format!("delivery failed: {error}"));
                     Sent::Failed
@@ -58,7 +63,11 @@ impl Writer {
         for number in 0..self.plan.idempotent_records {
             self.pause().await;
             let (key, value) = (self.key(), format!("i-{number}"));
-            let written = Written { key: key.clone(), value: value.clone(), sent: Sent::Pending };
+            let written = Written {
+                key: key.clone(),
+                value: value.clone(),
+                sent: Sent::Pending,
+            };
             let at = {
                 let mut history = self.record.lock();
                 history.idempotent.push(written);
@@ -72,7 +81,9 @@ impl Writer {
                         None => return,
                     },
                 };
-                let record = ProducerRecord::new(INPUT).key(key.clone()).value(value.clone());
+                let record = ProducerRecord::new(INPUT)
+                    .key(key.clone())
+                    .value(value.clone());
                 match current.send(record).await {
                     Ok(delivery) => {
                         pending.push(self.note_later(delivery, move |record, sent| {
@@ -82,7 +93,8 @@ impl Writer {
                     }
                     Err(error) => {
                         // Nothing was sent.
-                        self.record.say(|| format!("idempotent producer given up: {error}"));
+                        self.record
+                            .say(|| format!("idempotent producer given up: {error}"));
                         self.record.count("idempotent producer replaced");
                         producer = None;
                     }
@@ -99,7 +111,9 @@ impl Writer {
 
     async fn new_idempotent(&mut self) -> Option<Producer> {
         self.client.seed = self.random.u64(..);
-        let builder = Producer::idempotent().client(self.client.clone()).linger_ms(self.random.u64(..=20));
+        let builder = Producer::idempotent()
+            .client(self.client.clone())
+            .linger_ms(self.random.u64(..=20));
         match builder.connect(&self.network).await {
             Ok(producer) => Some(producer),
             Err(error) => {
@@ -121,9 +135,13 @@ impl Writer {
                     None => return,
                 },
             };
-            self.record.lock().transactions.push(Transaction { records: Vec::new(), ended: Ended::Open });
+            self.record.lock().transactions.push(Transaction {
+                records: Vec::new(),
+                ended: Ended::Open,
+            });
             let (ended, goes_on) = self.transaction(&current, number).await;
-            self.record.say(|| format!("transaction {number}: {ended:?}"));
+            self.record
+                .say(|| format!("transaction {number}: {ended:?}"));
             self.record.lock().transactions[number as usize].ended = ended;
             if goes_on {
                 producer = Some(current);
@@ -151,7 +169,8 @@ impl Writer {
             let producer = match builder.connect(&self.network).await {
                 Ok(producer) => producer,
                 Err(error) => {
-                    self.record.mishap(format!("transactional producer: {error}"));
+                    self.record
+                        .mishap(format!("transactional producer: {error}"));
                     return None;
                 }
             };
@@ -163,14 +182,16 @@ impl Writer {
                 }
             }
         }
-        self.record.mishap("transactional producer: init_transactions failed 20 times".to_owned());
+        self.record
+            .mishap("transactional producer: init_transactions failed 20 times".to_owned());
         None
     }
 
     /// One transaction; says how it ended and whether its producer can go on.
     async fn transaction(&mut self, producer: &Producer, number: u32) -> (Ended, bool) {
         if let Err(error) = producer.begin() {
-            self.record.mishap(format!("begin of transaction {number}: {error}"));
+            self.record
+                .mishap(format!("begin of transaction {number}: {error}"));
             return (Ended::Aborted, false);
         }
         let crash = self.plan.producer_crash_one_in;
@@ -186,8 +207,14 @@ impl Writer {
                 self.pause().await;
             }
             let (key, value) = (self.key(), format!("t-{number}-{record}"));
-            let written = Written { key: key.clone(), value: value.clone(), sent: Sent::Pending };
-            self.record.lock().transactions[number as usize].records.push(written);
+            let written = Written {
+                key: key.clone(),
+                value: value.clone(),
+                sent: Sent::Pending,
+            };
+            self.record.lock().transactions[number as usize]
+                .records
+                .push(written);
             let to_send = ProducerRecord::new(INPUT).key(key).value(value);
             match producer.send(to_send).await {
                 Ok(delivery) => {
@@ -197,7 +224,8 @@ impl Writer {
                     });
                 }
                 Err(error) => {
-                    self.record.say(|| format!("send in transaction {number}: {error}"));
+                    self.record
+                        .say(|| format!("send in transaction {number}: {error}"));
                     refused = true;
                     break;
                 }

@@ -30,12 +30,19 @@ pub(super) async fn read(
             offset = batch.next_offset();
             batches.push(raw(&batch)?);
         }
-        ensure!(offset > from, "{partition}: no batch at offset {from}, the end is {end}");
+        ensure!(
+            offset > from,
+            "{partition}: no batch at offset {from}, the end is {end}"
+        );
     }
     Ok(batches)
 }
 
-async fn fetch(cluster: &Cluster, partition: &TopicPartition, offset: i64) -> anyhow::Result<Bytes> {
+async fn fetch(
+    cluster: &Cluster,
+    partition: &TopicPartition,
+    offset: i64,
+) -> anyhow::Result<Bytes> {
     let topics = [std::sync::Arc::clone(&partition.topic)];
     cluster.refresh_metadata(&topics).await?;
     let node = cluster.leader(partition).context("a leader")?;
@@ -57,10 +64,24 @@ async fn fetch(cluster: &Cluster, partition: &TopicPartition, offset: i64) -> an
         topics: vec![topic],
         ..FetchRequest::default()
     };
-    let answer = cluster.request(node, request, Duration::from_secs(10)).await?;
-    let topic = answer.responses.into_iter().next().context("a topic in the answer")?;
-    let found = topic.partitions.into_iter().next().context("a partition in the answer")?;
-    ensure!(found.error_code.is_ok(), "{partition}: {}", found.error_code);
+    let answer = cluster
+        .request(node, request, Duration::from_secs(10))
+        .await?;
+    let topic = answer
+        .responses
+        .into_iter()
+        .next()
+        .context("a topic in the answer")?;
+    let found = topic
+        .partitions
+        .into_iter()
+        .next()
+        .context("a partition in the answer")?;
+    ensure!(
+        found.error_code.is_ok(),
+        "{partition}: {}",
+        found.error_code
+    );
     Ok(found.records.unwrap_or_default())
 }
 

@@ -30,7 +30,9 @@ pub(super) async fn reader(
 
 pub(super) fn note(reading: &mut Reading, records: &ConsumerRecords) {
     for partition in &records.partitions {
-        let seen = reading.entry(partition.topic_partition.clone()).or_default();
+        let seen = reading
+            .entry(partition.topic_partition.clone())
+            .or_default();
         seen.extend(partition.records.iter().map(Seen::of));
     }
 }
@@ -57,7 +59,10 @@ pub(super) async fn read_to(
 ) -> Result<(), ConsumerError> {
     let reached = |consumer: &Consumer| {
         ends.iter().all(|(partition, &end)| {
-            end == 0 || consumer.position(partition).is_some_and(|position| position >= end)
+            end == 0
+                || consumer
+                    .position(partition)
+                    .is_some_and(|position| position >= end)
         })
     };
     while !reached(consumer) {
@@ -93,23 +98,43 @@ impl Photographer {
     pub(super) async fn snapshot(&self) -> anyhow::Result<()> {
         let before = self.committed().await?;
         let watermarks = self.watermarks().await?;
-        let ends = watermarks.iter().map(|(partition, marks)| (partition.clone(), marks.stable)).collect();
+        let ends = watermarks
+            .iter()
+            .map(|(partition, marks)| (partition.clone(), marks.stable))
+            .collect();
         let record = &self.record;
-        read_to(&self.consumer, &ends, |records| note(&mut record.lock().calm, records)).await?;
+        read_to(&self.consumer, &ends, |records| {
+            note(&mut record.lock().calm, records)
+        })
+        .await?;
         let read: BTreeMap<_, _> = {
             let history = self.record.lock();
-            history.calm.iter().map(|(partition, seen)| (partition.clone(), seen.len())).collect()
+            history
+                .calm
+                .iter()
+                .map(|(partition, seen)| (partition.clone(), seen.len()))
+                .collect()
         };
         let after = self.committed().await?;
         let at = self.record.at();
-        self.record.lock().snapshots.push(Snapshot { at, before, after, read, watermarks });
+        self.record.lock().snapshots.push(Snapshot {
+            at,
+            before,
+            after,
+            read,
+            watermarks,
+        });
         Ok(())
     }
 
     pub(super) async fn committed(&self) -> Result<BTreeMap<TopicPartition, i64>, AdminError> {
         let offsets = self.admin.group_offsets(GROUP).await?;
-        let of_input = offsets.into_iter().filter(|(partition, _)| &*partition.topic == INPUT);
-        Ok(of_input.map(|(partition, offset)| (partition, offset.offset)).collect())
+        let of_input = offsets
+            .into_iter()
+            .filter(|(partition, _)| &*partition.topic == INPUT);
+        Ok(of_input
+            .map(|(partition, offset)| (partition, offset.offset))
+            .collect())
     }
 
     async fn watermarks(&self) -> Result<BTreeMap<TopicPartition, Watermarks>, AdminError> {
@@ -139,6 +164,9 @@ impl Photographer {
         spec: OffsetSpec,
     ) -> Result<BTreeMap<TopicPartition, i64>, AdminError> {
         let found = self.admin.list_offsets(&self.partitions, spec).await?;
-        Ok(found.into_iter().map(|(partition, offset)| (partition, offset.unwrap_or(-1))).collect())
+        Ok(found
+            .into_iter()
+            .map(|(partition, offset)| (partition, offset.unwrap_or(-1)))
+            .collect())
     }
 }

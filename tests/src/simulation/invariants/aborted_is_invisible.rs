@@ -15,11 +15,19 @@ pub(super) fn check(history: &History) -> Vec<String> {
         .transactions
         .iter()
         .filter(|transaction| transaction.ended == Ended::Aborted)
-        .flat_map(|transaction| transaction.records.iter().map(|written| written.value.as_str()))
+        .flat_map(|transaction| {
+            transaction
+                .records
+                .iter()
+                .map(|written| written.value.as_str())
+        })
         .collect();
     for (reader, reading) in [("live", &history.live), ("calm", &history.calm)] {
         for (partition, seen) in reading {
-            for seen in seen.iter().filter(|seen| aborted.contains(seen.value.as_str())) {
+            for seen in seen
+                .iter()
+                .filter(|seen| aborted.contains(seen.value.as_str()))
+            {
                 violations.push(format!(
                     "the {reader} reader was given the aborted {} at {partition} offset {}",
                     seen.value, seen.offset
@@ -31,7 +39,10 @@ pub(super) fn check(history: &History) -> Vec<String> {
         let committed = committed(batches);
         for (reader, reading) in [("live", &history.live), ("calm", &history.calm)] {
             let given: Vec<&Seen> = reading.get(partition).into_iter().flatten().collect();
-            let differs = given.iter().zip(&committed).position(|(given, there)| given != there);
+            let differs = given
+                .iter()
+                .zip(&committed)
+                .position(|(given, there)| given != there);
             let at = differs.unwrap_or(given.len().min(committed.len()));
             if at < given.len().max(committed.len()) {
                 violations.push(format!(
@@ -63,7 +74,9 @@ fn committed(batches: &[RawBatch]) -> Vec<&Seen> {
             }
         }
     }
-    kept.into_values().flat_map(|batch| &batch.records).collect()
+    kept.into_values()
+        .flat_map(|batch| &batch.records)
+        .collect()
 }
 
 #[cfg(test)]
@@ -76,7 +89,11 @@ mod tests {
         assert_eq!(check(&history()), Vec::<String>::new());
         let mut known = history();
         known.transactions[0].ended = Ended::Aborted;
-        assert!(check(&known).iter().any(|found| found.contains("the aborted t-0-0")));
+        assert!(
+            check(&known)
+                .iter()
+                .any(|found| found.contains("the aborted t-0-0"))
+        );
         let mut marked = history();
         for batch in marked.raw.values_mut().flatten() {
             batch.marker = batch.marker.map(|_| false);

@@ -32,8 +32,11 @@ pub(super) fn check(history: &History) -> Vec<String> {
         }
     }
     for (number, transaction) in history.transactions.iter().enumerate() {
-        let present =
-            transaction.records.iter().filter(|written| found(&written.value).is_some()).count();
+        let present = transaction
+            .records
+            .iter()
+            .filter(|written| found(&written.value).is_some())
+            .count();
         let all = transaction.records.len();
         let right = match transaction.ended {
             Ended::Committed => present == all,
@@ -48,7 +51,8 @@ pub(super) fn check(history: &History) -> Vec<String> {
             ));
         }
         for written in &transaction.records {
-            if let (Some(there), Sent::Acked(partition, offset)) = (found(&written.value), &written.sent)
+            if let (Some(there), Sent::Acked(partition, offset)) =
+                (found(&written.value), &written.sent)
                 && there != (partition, *offset)
             {
                 violations.push(format!(

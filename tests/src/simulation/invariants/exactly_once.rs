@@ -14,7 +14,11 @@ pub(super) fn check(history: &History) -> Vec<String> {
         let mut expected: BTreeMap<String, (String, u32)> = BTreeMap::new();
         for (partition, seen) in of_topic(&history.calm, INPUT) {
             let place = format!("{}:{}", partition.partition, seen.offset);
-            let value = if topic == AUDIT { place } else { format!("{}@{place}", seen.value) };
+            let value = if topic == AUDIT {
+                place
+            } else {
+                format!("{}@{place}", seen.value)
+            };
             expected.insert(value, (seen.key.clone(), 0));
         }
         for (partition, seen) in of_topic(&history.calm, topic) {
@@ -30,9 +34,14 @@ pub(super) fn check(history: &History) -> Vec<String> {
                 )),
             }
         }
-        violations.extend(expected.into_iter().filter(|(_, (_, count))| *count != 1).map(
-            |(value, (_, count))| format!("{topic}: {value} is there {count} times instead of once"),
-        ));
+        violations.extend(
+            expected
+                .into_iter()
+                .filter(|(_, (_, count))| *count != 1)
+                .map(|(value, (_, count))| {
+                    format!("{topic}: {value} is there {count} times instead of once")
+                }),
+        );
     }
     violations
 }

@@ -15,7 +15,9 @@ pub(super) fn check(history: &History) -> Vec<String> {
     let mut last: BTreeMap<(&str, char), Vec<u32>> = BTreeMap::new();
     for (partition, seen) in of_topic(&history.calm, INPUT) {
         let mut parts = seen.value.split('-');
-        let Some(kind) = parts.next().and_then(|kind| kind.chars().next()) else { continue };
+        let Some(kind) = parts.next().and_then(|kind| kind.chars().next()) else {
+            continue;
+        };
         if kind == 'i' && replaced {
             continue;
         }
@@ -31,7 +33,9 @@ pub(super) fn check(history: &History) -> Vec<String> {
     for topic in [ENRICHED, AUDIT] {
         let mut last: BTreeMap<&str, (i32, i64)> = BTreeMap::new();
         for (partition, seen) in of_topic(&history.calm, topic) {
-            let Some(source) = place(&seen.value) else { continue };
+            let Some(source) = place(&seen.value) else {
+                continue;
+            };
             let before = last.insert(&seen.key, source);
             if before.is_some_and(|before| before.0 != source.0 || before.1 >= source.1) {
                 violations.push(format!(

@@ -11,13 +11,17 @@ pub(super) fn check(history: &History) -> Vec<String> {
     for (partition, end) in &history.ends {
         let committed = history.committed.get(partition).copied().unwrap_or(0);
         if committed < *end {
-            violations.push(format!("{partition}: {committed} is committed, the end is {end}"));
+            violations.push(format!(
+                "{partition}: {committed} is committed, the end is {end}"
+            ));
         }
     }
     if let Some(last) = history.snapshots.last() {
         for (partition, marks) in &last.watermarks {
             if marks.stable != marks.high {
-                violations.push(format!("{partition}: something is open at the end: {marks:?}"));
+                violations.push(format!(
+                    "{partition}: something is open at the end: {marks:?}"
+                ));
             }
         }
     }

@@ -16,8 +16,13 @@ pub(super) fn check(history: &History) -> Vec<String> {
     }
     for pair in history.snapshots.windows(2) {
         for (partition, before) in &pair[0].watermarks {
-            let Some(after) = pair[1].watermarks.get(partition) else { continue };
-            if after.start < before.start || after.stable < before.stable || after.high < before.high {
+            let Some(after) = pair[1].watermarks.get(partition) else {
+                continue;
+            };
+            if after.start < before.start
+                || after.stable < before.stable
+                || after.high < before.high
+            {
                 violations.push(format!(
                     "{partition} went back from {before:?} at {:?} to {after:?} at {:?}",
                     pair[0].at, pair[1].at
