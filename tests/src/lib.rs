@@ -8,6 +8,7 @@
 //! | [`feeder`] | a producer that sends all the time and remembers what was acknowledged |
 //! | [`points`] | the named points at which a process can be told to die |
 //! | [`series`] | rounds of work and kills |
+//! | [`copying`] | a small job for tests in virtual time |
 //! | [`simulation`] | everything on one runtime in virtual time, with faults from a seed |
 //! | [`oracle`] | what a reader of committed records sees, and what it must see |
 //! | [`invariants`] | what is judged, one file each |
@@ -16,6 +17,7 @@
 //! Never: an address that is not loopback.
 
 pub mod binaries;
+pub mod copying;
 pub mod deployment;
 pub mod feeder;
 pub mod invariants;

@@ -140,7 +140,10 @@ pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
 }
 
 /// Topics and customers are there before anything runs.
-async fn prepare(deployment: &Deployment) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Where the broker, in this process for a moment, cannot be opened or written to.
+pub async fn prepare(deployment: &Deployment) -> anyhow::Result<()> {
     let broker = Broker::open(deployment.data()).await?;
     let transport = broker.into_transport();
     load::create_topics(&transport).await?;
