@@ -428,7 +428,7 @@ impl Producer {
                     code: Some(code),
                 })
             }
-            ErrorClass::Fenced => Attempt::Stop(self.fenced(&cause, id).await),
+            ErrorClass::Fenced => self.fenced_or_timed_out(code, id).await,
             _ => {
                 shared.fail_producer(&cause);
                 Attempt::Stop(TransactionError::Fatal {
@@ -437,6 +437,36 @@ impl Producer {
                 })
             }
         }
+    }
+
+    /// The coordinator has another epoch than ours: a successor's, or one of its own after it
+    /// aborted a transaction that was open for too long. Asking for an epoch tells them apart: a
+    /// producer with a successor is refused, one that was only slow gets its next epoch.
+    async fn fenced_or_timed_out<T>(&self, code: ErrorCode, id: &Arc<str>) -> Attempt<T> {
+        let identity = match self.initialise(id, Instant::now()).await {
+            Ok(identity) => identity,
+            Err(error) => return Attempt::Stop(error),
+        };
+        let shared = &self.handle.shared;
+        shared.with_machine(|machine| {
+            machine.identity = Some(identity);
+            // Nothing of this transaction is left at the coordinator.
+            machine.sent = false;
+            machine.in_doubt = false;
+            machine.needs_new_epoch = false;
+        });
+        let timeout_ms = millis(self.handle.config.transaction_timeout);
+        let cause: Arc<str> = format!(
+            "{code}: the coordinator has aborted it, open for longer than \
+             transaction.timeout.ms={timeout_ms}"
+        )
+        .into();
+        shared.fail_transaction(&cause);
+        Attempt::Stop(TransactionError::Abortable {
+            transactional_id: Arc::clone(id),
+            cause,
+            code: Some(code),
+        })
     }
 
     /// Time is over: what that means for the call.
