@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use millstream_log::Appended;
 use millstream_protocol::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
@@ -277,15 +278,16 @@ impl Coordinator {
             .then(|| view(group_id, state.groups.get(group_id))))
     }
 
-    /// A marker lies in the log at `marker_offset`: the producer's offsets before it count from now
-    /// on, or never. Nobody is answered before this has happened.
-    pub(crate) fn on_transaction_marker(
+    /// Appends a marker to a partition of `__consumer_offsets`: the producer's offsets before it
+    /// count from now on, or never. No commit comes between the marker and what it does, and
+    /// nobody is told of that before the marker is durable.
+    pub(crate) fn append_marker<E>(
         &self,
         offsets_partition: i32,
         producer_id: i64,
         commit: bool,
-        marker_offset: i64,
-    ) {
+        append: impl FnOnce() -> Result<Appended, E>,
+    ) -> Result<Appended, E> {
         let index = usize::try_from(offsets_partition).ok();
         let shard = index.and_then(|index| self.shards.get()?.get(index));
         let Some(shard) = shard else {
@@ -294,12 +296,14 @@ impl Coordinator {
                 producer_id,
                 "marker of a partition that is not loaded"
             );
-            return;
+            return append();
         };
-        let count = shard
-            .lock()
-            .offsets
-            .end_transaction(producer_id, commit, marker_offset);
+        let mut state = shard.lock();
+        let appended = append()?;
+        state.position = state.position.max(appended.journal_position);
+        let offsets = &mut state.offsets;
+        let count = offsets.end_transaction(producer_id, commit, appended.base_offset);
+        drop(state);
         tracing::debug!(
             offsets_partition,
             producer_id,
@@ -307,6 +311,7 @@ impl Coordinator {
             count,
             "transactional offsets ended"
         );
+        Ok(appended)
     }
 
     /// Lets time pass for every group that asked for it. Returns when the next one does.

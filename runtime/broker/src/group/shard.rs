@@ -34,7 +34,7 @@ pub(super) struct Answered {
 pub(super) struct ShardState {
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) offsets: Offsets,
-    /// The journal position after the last append of offsets or groups.
+    /// The journal position after the last append of offsets, groups or markers.
     pub(super) position: u64,
     /// The journal position after the last append of a group.
     group_position: u64,

@@ -3,6 +3,8 @@
 //! It is how a hanging transaction, one that no coordinator knows of, is aborted. The transaction
 //! coordinator writes its own markers directly.
 //!
+//! Deviations: an epoch above the coordinator's own is refused; Kafka takes any.
+//!
 //! Invariants: answers when every marker is durable.
 //! Never: tells the transaction coordinator.
 
@@ -17,7 +19,7 @@ use millstream_protocol::{ErrorCode, TopicPartition};
 
 use crate::dispatch::RequestContext;
 use crate::node::Node;
-use crate::transaction::{Identity, Marker, write_marker};
+use crate::transaction::{COORDINATOR_EPOCH, Identity, Marker, write_marker};
 
 /// Writes every marker to every partition that it names.
 pub(crate) async fn handle(
@@ -61,7 +63,12 @@ fn write(node: &Node, request: &WritableTxnMarker, position: &mut u64) -> Writab
         let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
         for &partition_index in &topic.partition_indexes {
             let partition = TopicPartition::new(name.clone(), partition_index);
-            let error_code = match write_marker(node, &partition, marker) {
+            let written = if request.coordinator_epoch > COORDINATOR_EPOCH {
+                Err(ErrorCode::TRANSACTION_COORDINATOR_FENCED)
+            } else {
+                write_marker(node, &partition, marker)
+            };
+            let error_code = match written {
                 Ok(written) => {
                     *position = (*position).max(written);
                     ErrorCode::NONE

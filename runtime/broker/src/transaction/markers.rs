@@ -1,7 +1,8 @@
 //! Control batches that end a transaction on every partition it touched.
 //!
 //! Invariants: a marker of transaction version 2 carries an epoch above that of the data.
-//! Invariants: an offsets partition has applied the marker before it counts as written.
+//! Invariants: an offsets partition has applied the marker before it counts as written; a marker
+//! that is refused counts as written only where the transaction is not open any more.
 //! Never: decides an outcome; it is logged before the first marker is written.
 
 use millstream_log::{AppendOrigin, failpoint};
@@ -12,8 +13,9 @@ use super::state::State;
 use crate::node::Node;
 use crate::topics::CONSUMER_OFFSETS_TOPIC;
 
-/// The epoch of the only coordinator there is.
-const COORDINATOR_EPOCH: i32 = 0;
+/// The epoch of the only coordinator there is. Were a marker of a higher one written, the
+/// coordinator's own would be refused from then on.
+pub(crate) const COORDINATOR_EPOCH: i32 = 0;
 
 /// One transaction's end on one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,10 @@ pub(super) fn write_all(node: &Node, transaction: &Transaction) -> Result<(), Er
         if written > 0 {
             failpoint::hit("broker.between-markers");
         }
+        if has_ended(node, partition, marker.producer) {
+            // By an earlier attempt, which failed elsewhere.
+            continue;
+        }
         match write_marker(node, partition, marker) {
             Ok(_) => {}
             // A partition that is gone has nothing to end.
@@ -49,7 +55,9 @@ pub(super) fn write_all(node: &Node, transaction: &Transaction) -> Result<(), Er
             Err(
                 error @ (ErrorCode::INVALID_PRODUCER_EPOCH
                 | ErrorCode::TRANSACTION_COORDINATOR_FENCED),
-            ) => tracing::info!(%partition, %error, ?marker, "marker is not needed any more"),
+            ) if !is_open(node, partition, marker.producer) => {
+                tracing::info!(%partition, %error, ?marker, "marker is not needed any more");
+            }
             Err(error) => {
                 tracing::warn!(%partition, %error, ?marker, "marker not written, will be retried");
                 first_failure = first_failure.and(Err(error));
@@ -57,6 +65,20 @@ pub(super) fn write_all(node: &Node, transaction: &Transaction) -> Result<(), Er
         }
     }
     first_failure
+}
+
+/// Whether the partition knows the marker's epoch, or a newer one, with nothing open under it.
+fn has_ended(node: &Node, partition: &TopicPartition, producer: Identity) -> bool {
+    let found = node.partition(&partition.topic, partition.partition);
+    let known = found.and_then(|found| found.log().producer(producer.id));
+    known.is_some_and(|known| {
+        known.producer_epoch >= producer.epoch && known.current_transaction_start_offset < 0
+    })
+}
+
+fn is_open(node: &Node, partition: &TopicPartition, producer: Identity) -> bool {
+    node.partition(&partition.topic, partition.partition)
+        .is_some_and(|found| found.log().has_open_transaction(producer.id))
 }
 
 /// Writes one marker; returns the journal position after it.
@@ -75,16 +97,16 @@ pub(crate) fn write_marker(
         coordinator_epoch: marker.coordinator_epoch,
         transaction_version: marker.transaction_version,
     };
-    let appended = found
-        .append(batch, origin)
-        .map_err(|error| error.error_code())?;
-    if &*partition.topic == CONSUMER_OFFSETS_TOPIC {
-        node.groups.on_transaction_marker(
-            partition.partition,
-            id,
-            marker.commit,
-            appended.base_offset,
-        );
-    }
+    let append = || {
+        found
+            .append(batch, origin)
+            .map_err(|error| error.error_code())
+    };
+    let appended = if &*partition.topic == CONSUMER_OFFSETS_TOPIC {
+        node.groups
+            .append_marker(partition.partition, id, marker.commit, append)?
+    } else {
+        append()?
+    };
     Ok(appended.journal_position)
 }

@@ -37,7 +37,7 @@ mod request_tests;
 mod test_producer;
 
 pub(crate) use coordinator::Coordinator;
-pub(crate) use markers::{Marker, write_marker};
+pub(crate) use markers::{COORDINATOR_EPOCH, Marker, write_marker};
 pub(crate) use model::{CURRENT_VERSION, Identity};
 pub(crate) use state::State;
 pub(crate) use verification::{

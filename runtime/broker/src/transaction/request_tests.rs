@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_log::{Durability, MemoryStorage};
+use millstream_log::storage::{Fault, OperationKind};
+use millstream_log::{Durability, FaultyStorage, MemoryStorage};
 use millstream_protocol::messages::describe_producers::{ProducerState, TopicRequest};
 use millstream_protocol::messages::write_txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic};
 use millstream_protocol::messages::*;
@@ -492,10 +493,10 @@ async fn t7_t8_b24_b25_markers_again_late_and_of_old_coordinators() {
         ..producer.identity
     };
     assert_eq!(
-        write_marker(&mut operator, newer, 5, 2).await,
+        write_marker(&mut operator, newer, 0, 2).await,
         ErrorCode::NONE
     );
-    let old = write_marker(&mut operator, newer, 4, 2).await;
+    let old = write_marker(&mut operator, newer, -1, 2).await;
     assert_eq!(old, ErrorCode::TRANSACTION_COORDINATOR_FENCED);
 }
 
@@ -579,5 +580,65 @@ async fn producer_ids_of_idempotent_producers_are_never_given_twice() {
             (ErrorCode::NONE, 0)
         );
         assert!(seen.insert(answer.producer_id));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_of_a_later_coordinator_is_refused_so_that_commits_stay_whole() {
+    let broker = broker().await;
+    let mut producer = with_topic(&broker).await;
+    let mut operator = Client::connect(&broker);
+    let refused = write_marker(&mut operator, producer.identity, 5, 0).await;
+    assert_eq!(refused, ErrorCode::TRANSACTION_COORDINATOR_FENCED);
+    producer.send("out", 0, "a").await;
+    producer.send("out", 1, "b").await;
+    assert_eq!(producer.end(true).await, ErrorCode::NONE);
+    assert_eq!(committed(&broker, "out", 0).await, ["a"]);
+    assert_eq!(committed(&broker, "out", 1).await, ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_that_is_refused_while_its_transaction_is_open_is_not_taken_for_written() {
+    let broker = broker().await;
+    let mut producer = with_topic(&broker).await;
+    // A directory in which an operator has got such a marker written.
+    let marker = super::Marker {
+        producer: producer.identity,
+        commit: false,
+        coordinator_epoch: super::COORDINATOR_EPOCH + 1,
+        transaction_version: 0,
+    };
+    let partition = super::machine_tests::partition(0);
+    super::write_marker(broker.node(), &partition, marker).expect("written");
+    producer.send("out", 0, "a").await;
+    producer.send("out", 1, "b").await;
+    let answer = producer.end(true).await;
+    assert_eq!(answer, ErrorCode::CONCURRENT_TRANSACTIONS);
+    sleep(Duration::from_secs(5)).await;
+    let state = describe(&broker, "job-1").await.transaction_state;
+    assert_eq!(state, "PrepareCommit", "nobody is told that it is complete");
+}
+
+#[tokio::test(start_paused = true)]
+async fn markers_that_are_written_are_not_written_again_while_others_are_missing() {
+    let storage = FaultyStorage::new();
+    let broker = crate::tests::harness::open(storage.clone()).await;
+    let mut producer = with_topic(&broker).await;
+    producer.send("out", 0, "a").await;
+    producer.send("out", 1, "b").await;
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "out-1/".to_owned(),
+        after: 0,
+        error: std::io::ErrorKind::StorageFull,
+    });
+    assert_eq!(producer.end(true).await, ErrorCode::CONCURRENT_TRANSACTIONS);
+    sleep(Duration::from_secs(5)).await;
+    let state = describe(&broker, "job-1").await.transaction_state;
+    assert_eq!(state, "CompleteCommit", "it was tried again");
+    assert_eq!(committed(&broker, "out", 1).await, ["b"]);
+    for partition in 0..2 {
+        let log = broker.node().partition("out", partition).expect("there");
+        assert_eq!(log.offsets().log_end, 2, "a record and one marker");
     }
 }

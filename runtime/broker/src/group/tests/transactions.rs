@@ -333,3 +333,39 @@ async fn g4_b14_an_offset_with_an_open_transaction_does_not_expire() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(committed(&mut client, 0).await, -1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_fetch_tells_of_a_commit_under_way_survives_a_power_cut() {
+    let storage = MemoryStorage::new();
+    let slow = BrokerConfig {
+        placement: crate::Placement::Runtime {
+            sync_delay: Duration::from_secs(1),
+        },
+        ..config()
+    };
+    let opened = Broker::open(Arc::new(storage.clone()), slow).await;
+    let broker = opened.expect("opens");
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let producer = init(&mut client).await;
+    let sent = send_offsets(&mut client, producer, &Member::none(), 7).await;
+    assert_eq!(sent, ErrorCode::NONE);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let request = EndTxnRequest {
+        transactional_id: TRANSACTIONAL_ID.to_owned(),
+        producer_id: producer.id,
+        producer_epoch: producer.epoch,
+        committed: true,
+    };
+    client.send(5, &request).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert!(!client.has_answer(), "the commit is not durable yet");
+    // The partition's next owner asks meanwhile.
+    let mut successor = Client::connect(&broker);
+    assert_eq!(stable(&mut successor, 0).await, Ok(7));
+    let after_power_cut = storage.crash();
+    broker.halt();
+    let again = open(after_power_cut).await;
+    let mut reader = Client::connect(&again);
+    assert_eq!(stable(&mut reader, 0).await, Ok(7), "it goes on from there");
+}
