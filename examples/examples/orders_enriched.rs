@@ -10,6 +10,7 @@
 //! once, and `orders.enriched` has one record for each audited one.
 //! Never: reads a record's key; it passes through, null included.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use clap::Parser;
 use examples::load::{self, Load};
@@ -108,17 +109,27 @@ async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let place = Place::open(&options).await?;
     let outcome = run(&options, &place).await;
-    if let Some(broker) = &place.broker {
-        broker.close().await?;
-    }
-    let (progress, seconds) = outcome?;
-    let summary = Summary::new(&progress, seconds);
+    let closed = match &place.broker {
+        Some(broker) => broker.close().await,
+        None => Ok(()),
+    };
+    let ended = outcome?;
+    // What was committed stays committed, also where the run ended with an error.
+    let summary = Summary::new(&ended.progress, ended.seconds);
     summary.print(&options);
     if let Some(file) = &options.summary {
         std::fs::write(file, serde_json::to_vec_pretty(&summary)?)
             .with_context(|| format!("the summary could not be written to {}", file.display()))?;
     }
-    Ok(())
+    ended.outcome?;
+    Ok(closed?)
+}
+
+/// A job that has run.
+struct Ended {
+    progress: Progress,
+    seconds: f64,
+    outcome: anyhow::Result<()>,
 }
 
 /// The broker that the job runs against, and what keeps it there.
@@ -160,7 +171,7 @@ impl Place {
     }
 }
 
-async fn run(options: &Options, place: &Place) -> anyhow::Result<(Progress, f64)> {
+async fn run(options: &Options, place: &Place) -> anyhow::Result<Ended> {
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
@@ -176,13 +187,8 @@ async fn run(options: &Options, place: &Place) -> anyhow::Result<(Progress, f64)
         }
         let ends = ends(&place.transport).await?;
         let started = Instant::now();
-        let running = Streams::new(&options.application_id, topology()?)
+        let running = streams(options, transactional_id)?
             .connect(&place.transport)
-            .transactional_id(transactional_id.clone())
-            .group_instance_id(transactional_id)
-            .commit_interval(Duration::from_millis(options.commit_interval_ms))
-            .threads(options.threads)
-            .poison(PoisonPolicy::dead_letter("orders.dead-letter"))
             .start()
             .await?;
         anyhow::Ok((running, ends, started))
@@ -193,20 +199,48 @@ async fn run(options: &Options, place: &Place) -> anyhow::Result<(Progress, f64)
         _ = terminate.recv() => anyhow::bail!("terminated while starting"),
         started = job => started?,
     };
-    let followed = tokio::select! {
+    let interrupted = || match options.follow {
+        true => Ok(()),
+        false => Err(anyhow!(
+            "interrupted before the end; what was committed stays, run again to go on"
+        )),
+    };
+    let waited = tokio::select! {
         biased;
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => interrupted(),
+        _ = terminate.recv() => interrupted(),
         outcome = work(&mut running, &ends, options.follow) => outcome,
     };
+    let watch = running.watch();
     // The instance's own error says more than a wait that was cut short by it.
-    let progress = running.stop().await?;
-    followed?;
+    let outcome = match running.stop().await {
+        Ok(_) => waited,
+        Err(error) => Err(error.into()),
+    };
     let seconds = started.elapsed().as_secs_f64();
-    if !options.follow {
-        print_some(&place.transport).await?;
+    if outcome.is_ok() && !options.follow {
+        print_some(&place.transport).await;
     }
-    Ok((progress, seconds))
+    Ok(Ended {
+        progress: watch.progress(),
+        seconds,
+        outcome,
+    })
+}
+
+/// The instance with the settings of this run. A transaction may last twice the commit interval,
+/// and at least the default.
+fn streams(options: &Options, transactional_id: String) -> anyhow::Result<Streams> {
+    const TRANSACTION_TIMEOUT_MS: u64 = 10_000;
+    let interval_ms = options.commit_interval_ms;
+    let timeout_ms = TRANSACTION_TIMEOUT_MS.max(interval_ms.saturating_mul(2));
+    Ok(Streams::new(&options.application_id, topology()?)
+        .transactional_id(transactional_id.clone())
+        .group_instance_id(transactional_id)
+        .commit_interval(Duration::from_millis(interval_ms))
+        .set("transaction.timeout.ms", timeout_ms)
+        .threads(options.threads)
+        .poison(PoisonPolicy::dead_letter("orders.dead-letter")))
 }
 
 async fn load_orders(options: &Options, place: &Place, id: &str) -> anyhow::Result<()> {
@@ -215,15 +249,13 @@ async fn load_orders(options: &Options, place: &Place, id: &str) -> anyhow::Resu
         transactional_id: id.to_owned(),
         orders: options.orders,
     };
-    let bar = bar("loading");
+    let shown = Shown::new("loading");
     let loaded = load::load(&place.transport, &what, |topic, done, wanted| {
-        bar.set_length(wanted);
-        bar.set_position(done);
-        bar.set_message(topic.to_owned());
+        shown.set(topic, done, wanted);
     })
     .await
     .context("the orders could not be loaded")?;
-    bar.finish_and_clear();
+    shown.clear();
     say(&format!("loaded {loaded} orders"));
     Ok(())
 }
@@ -238,8 +270,8 @@ async fn work(
         running.ended().await?;
         return Ok(());
     }
-    let bar = bar("enriching");
-    bar.set_length(ends.values().sum::<i64>().unsigned_abs());
+    let shown = Shown::new("enriching");
+    let wanted = ends.values().sum::<i64>().unsigned_abs();
     let mut every = tokio::time::interval(Duration::from_millis(100));
     let watch = running.watch();
     let mut done = std::pin::pin!(running.committed(ends));
@@ -247,13 +279,13 @@ async fn work(
         tokio::select! {
             biased;
             done = &mut done => {
-                bar.finish_and_clear();
+                shown.clear();
                 return Ok(done?);
             }
             _ = every.tick() => {}
         }
-        let progress = watch.progress();
-        bar.set_position(progress.committed.values().sum::<i64>().unsigned_abs());
+        let committed = watch.progress().committed.values().sum::<i64>();
+        shown.set("orders", committed.unsigned_abs(), wanted);
     }
 }
 
@@ -269,7 +301,14 @@ async fn ends(transport: &Arc<dyn Transport>) -> anyhow::Result<BTreeMap<TopicPa
     Ok(ends)
 }
 
-async fn print_some(transport: &Arc<dyn Transport>) -> anyhow::Result<()> {
+/// Prints a few enriched records; that they cannot be read is no fault of the job.
+async fn print_some(transport: &Arc<dyn Transport>) {
+    if let Err(error) = try_print_some(transport).await {
+        say(&format!("(no records to show: {error})"));
+    }
+}
+
+async fn try_print_some(transport: &Arc<dyn Transport>) -> anyhow::Result<()> {
     let consumer = Consumer::builder()
         .auto_offset_reset(AutoOffsetReset::Earliest)
         .max_poll_records(3)
@@ -338,18 +377,51 @@ impl Summary {
     }
 }
 
-/// A bar on a terminal; nothing elsewhere, where plain lines tell the story.
-fn bar(what: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{prefix:>10} [{bar:40}] {pos}/{len} {msg}");
-    if let Ok(style) = style {
-        bar.set_style(style);
+/// Progress: a bar on a terminal, a plain line a second elsewhere.
+struct Shown {
+    bar: ProgressBar,
+    what: &'static str,
+    plain: bool,
+    last: Cell<Instant>,
+}
+
+impl Shown {
+    const PLAIN_EVERY: Duration = Duration::from_secs(1);
+
+    fn new(what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{prefix:>10} [{bar:40}] {pos}/{len} {msg}")
+        {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what);
+        let plain = !std::io::stderr().is_terminal();
+        if plain {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        let last = Cell::new(Instant::now());
+        Self {
+            bar,
+            what,
+            plain,
+            last,
+        }
     }
-    bar.set_prefix(what.to_owned());
-    if !std::io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
+
+    fn set(&self, topic: &str, done: u64, wanted: u64) {
+        if !self.plain {
+            self.bar.set_length(wanted);
+            self.bar.set_position(done);
+            self.bar.set_message(topic.to_owned());
+        } else if self.last.get().elapsed() >= Self::PLAIN_EVERY {
+            self.last.set(Instant::now());
+            say(&format!("{} {topic}: {done} of {wanted}", self.what));
+        }
     }
-    bar
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "this is the program's output")]

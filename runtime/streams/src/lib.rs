@@ -21,6 +21,7 @@ mod failpoint;
 mod global;
 mod instance;
 mod operators;
+mod pace;
 mod placement;
 mod poison;
 mod progress;

@@ -25,6 +25,7 @@ use crate::commit::{Open, Rewind};
 use crate::config::{Guarantee, StreamsConfig};
 use crate::error::StreamsError;
 use crate::failpoint;
+use crate::pace::Pace;
 use crate::poison::{PoisonPolicy, error_headers};
 use crate::progress::ProgressLog;
 use crate::record::SourceRecord;
@@ -94,6 +95,8 @@ pub(crate) struct Worker {
     records_max: u64,
     /// Rewinds since the last commit.
     rewinds_in_a_row: u32,
+    /// A record that alone took longer than a transaction may last.
+    too_slow: Option<(TopicPartition, i64)>,
 }
 
 /// A worker that has gone back this often without a commit in between meets a fault that going back
@@ -144,6 +147,7 @@ impl Worker {
             committed_at: Instant::now(),
             records_max: u64::MAX,
             rewinds_in_a_row: 0,
+            too_slow: None,
         }
     }
 
@@ -507,7 +511,11 @@ impl Worker {
         if self.config.guarantee != Guarantee::ExactlyOnce || took < timeout {
             return Ok(());
         }
-        if self.open.records <= 1 {
+        // The first time may be a stall of the whole process. A record that is alone in its
+        // transaction and too slow again is too slow by itself.
+        let alone = self.open.records <= 1;
+        let suspect = Some((partition.clone(), offset));
+        if alone && self.too_slow == suspect {
             let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
             return Err(StreamsError::TransactionTooLong {
                 partition: partition.clone(),
@@ -515,6 +523,9 @@ impl Worker {
                 took_ms: ms(took),
                 timeout_ms: ms(timeout),
             });
+        }
+        if alone {
+            self.too_slow = suspect;
         }
         self.records_max = (self.open.records / 2).max(1);
         Ok(())
@@ -549,6 +560,7 @@ impl Worker {
                     .take_report(&self.topology, &self.config.poison, took);
                 self.progress.committed(report);
                 self.rewinds_in_a_row = 0;
+                self.records_max = self.records_max.saturating_mul(2);
                 for owned in self.tasks.values_mut() {
                     owned.task.on(TaskEvent::Committed)?;
                 }
@@ -659,41 +671,5 @@ fn recoverable(cause: StreamsError) -> Result<StreamsError, StreamsError> {
         Ok(cause)
     } else {
         Err(cause)
-    }
-}
-
-/// How often the clock is read: every record where records are slow, every 64 where they are fast.
-struct Pace {
-    stride: u32,
-    since: u32,
-    last: Option<Instant>,
-}
-
-impl Pace {
-    const STRIDE_MAX: u32 = 64;
-    const FAST: Duration = Duration::from_millis(1);
-
-    fn new() -> Self {
-        Self {
-            stride: 1,
-            since: 0,
-            last: None,
-        }
-    }
-
-    fn is_check_due(&mut self, forced: bool) -> bool {
-        self.since += 1;
-        forced || self.since >= self.stride
-    }
-
-    fn checked(&mut self, now: Instant) {
-        let fast = self.last.is_some_and(|last| now - last < Self::FAST);
-        self.stride = if fast {
-            (self.stride * 2).min(Self::STRIDE_MAX)
-        } else {
-            1
-        };
-        self.since = 0;
-        self.last = Some(now);
     }
 }
