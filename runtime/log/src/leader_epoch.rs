@@ -11,8 +11,9 @@
 //! Never: is trusted over the log; it is rebuilt from it where the two disagree.
 
 use crate::error::LogError;
-use crate::storage::{OpenMode, Storage, read_all};
+use crate::storage::{OpenMode, Storage, StorageFile, read_all};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const FILE_NAME: &str = "leader-epoch-checkpoint";
 
@@ -72,12 +73,12 @@ impl LeaderEpochs {
         Some((*known, end))
     }
 
-    /// Writes the file when something changed. Returns its path in that case.
+    /// Writes the file when something changed. Returns it in that case, to be synced.
     pub(crate) fn write(
         &mut self,
         storage: &dyn Storage,
         directory: &Path,
-    ) -> Result<Option<PathBuf>, LogError> {
+    ) -> Result<Option<(PathBuf, Arc<dyn StorageFile>)>, LogError> {
         if !self.dirty {
             return Ok(None);
         }
@@ -85,11 +86,12 @@ impl LeaderEpochs {
         let content = self.text();
         let written = storage.open(&path, OpenMode::Write).and_then(|file| {
             file.set_len(0)?;
-            file.write_at(&[content.as_bytes()], 0)
+            file.write_at(&[content.as_bytes()], 0)?;
+            Ok(file)
         });
-        written.map_err(|error| LogError::io("write", &path, error))?;
+        let file = written.map_err(|error| LogError::io("write", &path, error))?;
         self.dirty = false;
-        Ok(Some(path))
+        Ok(Some((path, file)))
     }
 
     fn text(&self) -> String {

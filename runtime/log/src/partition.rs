@@ -19,6 +19,7 @@ use crate::storage::Storage;
 use crate::validate::checked_batches;
 use bytes::Bytes;
 use millstream_protocol::Uuid;
+use state::FlushWork;
 pub(crate) use state::PartitionState;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -398,7 +399,7 @@ impl PartitionLog {
 
     /// Makes everything appended so far durable in the partition's own files (under
     /// `Durability::Memory` it only writes what waits) and returns the offset up to which it is.
-    /// After an error the log is offline.
+    /// After a failed sync the log is offline; what could not be written is tried again next time.
     pub fn flush(&self) -> Result<i64, LogError> {
         self.flush_files(false)
     }
@@ -412,25 +413,27 @@ impl PartitionLog {
     fn flush_files(&self, close: bool) -> Result<i64, LogError> {
         let _serial = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         // The lock is given back before anything is synced: appends go on meanwhile.
-        let prepared = self.lock().prepare_flush(self, close);
-        let flushed = prepared.and_then(|work| {
-            if self.durability.syncs_files() {
-                for (path, file) in &work.files {
-                    file.sync_data()
-                        .map_err(|error| LogError::io("sync", path, error))?;
-                }
-                for directory in &work.directories {
-                    self.storage
-                        .sync_dir(directory)
-                        .map_err(|error| LogError::io("sync", directory, error))?;
-                }
-            }
-            Ok(work.end_offset)
-        });
-        if let Err(error) = &flushed {
+        let work = self.lock().prepare_flush(self, close)?;
+        if self.durability.syncs_files()
+            && let Err(error) = self.sync(&work)
+        {
             self.lock().take_offline(error.to_string());
+            return Err(error);
         }
-        flushed
+        Ok(work.end_offset)
+    }
+
+    fn sync(&self, work: &FlushWork) -> Result<(), LogError> {
+        for (path, file) in &work.files {
+            file.sync_data()
+                .map_err(|error| LogError::io("sync", path, error))?;
+        }
+        for directory in &work.directories {
+            self.storage
+                .sync_dir(directory)
+                .map_err(|error| LogError::io("sync", directory, error))?;
+        }
+        Ok(())
     }
 }
 

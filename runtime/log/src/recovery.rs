@@ -24,6 +24,7 @@ use crate::error::LogError;
 use crate::journal::{Journal, JournalFrame, read_journal};
 use crate::layout;
 use crate::partition::{PartitionLog, PartitionSetup, Recovery};
+use crate::retention::read_log_start;
 use crate::storage::Storage;
 
 /// What opening a directory found and did.
@@ -104,7 +105,7 @@ pub(crate) fn recover(
             let point = points.get(&key).copied().unwrap_or(0);
             let end = ends.get(&(topic.id, partition)).copied().unwrap_or(0);
             settle(&key, log, point, had_journal.then_some(end), &mut report)?;
-            give_up_again(log, log_starts.get(&key).copied())?;
+            give_up_again(&**storage, log, log_starts.get(&key).copied())?;
         }
     }
     let (points, log_starts) = finish(&**storage, &topics)?;
@@ -294,11 +295,16 @@ fn settle(
     Ok(())
 }
 
-/// Gives up the records below a log start that the partition's own files do not know.
-fn give_up_again(log: &PartitionLog, log_start: Option<i64>) -> Result<(), LogError> {
-    if let Some(start) = log_start
-        && start > log.offsets().log_start
-    {
+/// Gives up the records below a log start that the partition's own files do not know, or that a
+/// journal frame has brought back.
+fn give_up_again(
+    storage: &dyn Storage,
+    log: &PartitionLog,
+    checkpointed: Option<i64>,
+) -> Result<(), LogError> {
+    let own = read_log_start(storage, log.directory())?;
+    let start = checkpointed.map_or(own, |start| start.max(own));
+    if start > log.offsets().log_start {
         log.delete_records_before(start)?;
     }
     Ok(())

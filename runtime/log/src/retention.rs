@@ -1,6 +1,7 @@
 //! Retention: which old segments go, and how far the log start may move.
 //!
-//! Invariants: the log start never passes the last stable offset (Kafka: the high watermark), so an
+//! Invariants: records without a timestamp are as old as the first look at their segment tells; the
+//! log start never passes the last stable offset (Kafka: the high watermark), so an
 //! open transaction keeps its records; the active segment is never deleted.
 //! Never: deletes a segment before the log start is past it; touches a file of a log that is closed,
 //! whose names a later topic may have.
@@ -80,13 +81,19 @@ fn deletable(
         .map(Segment::base_offset)
         .collect();
     let mut count = 0;
+    let mut kept = false;
     for (segment, end) in state.segments.iter_mut().zip(ends) {
-        let newest = segment.largest(storage)?.map(|entry| entry.timestamp);
-        let too_old = config.retention_ms >= 0
-            && newest.is_none_or(|newest| now_ms.saturating_sub(newest) > config.retention_ms);
+        let newest = segment.newest(storage, now_ms)?;
+        let too_old = now_ms.saturating_sub(newest.at_ms) > config.retention_ms;
+        let too_old = config.retention_ms >= 0 && too_old;
         let too_much = excess > 0 && excess >= segment.size_bytes();
-        if end > last_stable || !(too_old || too_much) {
+        kept |= end > last_stable || !(too_old || too_much);
+        if kept && newest.recorded {
             break;
+        }
+        if kept {
+            // Those behind it may be without a timestamp too: their time begins now.
+            continue;
         }
         excess = excess.saturating_sub(segment.size_bytes());
         count += 1;

@@ -31,7 +31,17 @@ pub(crate) struct Segment {
     bytes_since_index: u64,
     largest: Option<TimeEntry>,
     first_timestamp: Option<i64>,
+    /// When retention looked for a timestamp first and found none.
+    first_looked_at: Option<i64>,
     unsynced: bool,
+}
+
+/// How new a segment's records are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newest {
+    pub(crate) at_ms: i64,
+    /// Whether a record says so.
+    pub(crate) recorded: bool,
 }
 
 /// Where a batch lies, and what the indexes need of it.
@@ -116,6 +126,7 @@ impl Segment {
             bytes_since_index: 0,
             largest: None,
             first_timestamp: None,
+            first_looked_at: None,
             unsynced: false,
         })
     }
@@ -255,6 +266,26 @@ impl Segment {
             self.largest = self.time_index.entries(storage)?.last().copied();
         }
         Ok(self.largest)
+    }
+
+    /// How new its records are: the largest timestamp, or, where there is none, the time of the
+    /// first look.
+    pub(crate) fn newest(
+        &mut self,
+        storage: &dyn Storage,
+        now_ms: i64,
+    ) -> Result<Newest, LogError> {
+        let largest = self.largest(storage)?.map(|entry| entry.timestamp);
+        Ok(match largest.filter(|timestamp| *timestamp >= 0) {
+            Some(at_ms) => Newest {
+                at_ms,
+                recorded: true,
+            },
+            None => Newest {
+                at_ms: *self.first_looked_at.get_or_insert(now_ms),
+                recorded: false,
+            },
+        })
     }
 
     /// Takes up a segment that was closed cleanly, to append to it.

@@ -5,7 +5,7 @@
 //! used twice; frames reach the disk in the order of `enqueue`; a file begins only when everything
 //! before it is durable; files are removed oldest first.
 //! Never: retries a failed write or sync (the failure is final: the journal is poisoned), holds the
-//! queue's lock while it writes.
+//! queue's lock while it writes, fails because a full file's successor cannot be created yet.
 
 mod frame;
 mod read;
@@ -13,7 +13,7 @@ mod read;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -39,6 +39,8 @@ pub struct Journal {
     writer: Mutex<Writer>,
     durable: AtomicU64,
     poison: OnceLock<String>,
+    /// Whether the last attempt to begin a file failed, so that this is said once.
+    overfull: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +112,7 @@ impl Journal {
             writer: Mutex::new(writer),
             durable: AtomicU64::new(found.end_position),
             poison: OnceLock::new(),
+            overfull: AtomicBool::new(false),
         }
     }
 
@@ -179,7 +182,12 @@ impl Journal {
         let is_full = writer.file_bytes + group_bytes > self.file_bytes_max
             && writer.file_bytes > FILE_HEADER_BYTES as u64;
         if writer.file.is_none() || is_full {
-            self.start_file(writer)?;
+            match self.create_file(writer) {
+                Ok(file) => self.start_file(writer, file)?,
+                // Nothing was changed, and the full file is as good as before: on with it.
+                Err(error) if writer.file.is_some() => self.note_full(&error),
+                Err(error) => return Err(error),
+            }
         }
         let Writer {
             file: Some(file),
@@ -217,8 +225,21 @@ impl Journal {
         Ok(())
     }
 
+    fn note_full(&self, error: &LogError) {
+        if !self.overfull.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the journal goes on in a file that is full");
+        }
+    }
+
+    fn create_file(&self, writer: &Writer) -> Result<Arc<dyn StorageFile>, LogError> {
+        let path = read::file_path(writer.next_sequence);
+        self.storage
+            .open(&path, OpenMode::CreateNew)
+            .map_err(|error| LogError::io("create", &path, error))
+    }
+
     /// Begins the next file; everything enqueued before is durable.
-    fn start_file(&self, writer: &mut Writer) -> Result<(), LogError> {
+    fn start_file(&self, writer: &mut Writer, file: Arc<dyn StorageFile>) -> Result<(), LogError> {
         let sequence = writer.next_sequence;
         let path = read::file_path(sequence);
         let base_position = self.durable_position();
@@ -228,10 +249,6 @@ impl Journal {
         }
         .encode();
         let directory = Path::new(DIRECTORY);
-        let file = self
-            .storage
-            .open(&path, OpenMode::CreateNew)
-            .map_err(|error| LogError::io("create", &path, error))?;
         file.write_at(&[&header], 0)
             .map_err(|error| LogError::io("write", &path, error))?;
         file.sync_data()
@@ -243,6 +260,7 @@ impl Journal {
         writer.file = Some(file);
         writer.file_bytes = FILE_HEADER_BYTES as u64;
         writer.files.push_back((path, base_position));
+        self.overfull.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -256,7 +274,8 @@ impl Journal {
             .create_dir_all(directory)
             .and_then(|()| self.storage.sync_dir(root))
             .map_err(|error| LogError::io("create", directory, error))?;
-        self.start_file(&mut writer)
+        let file = self.create_file(&writer)?;
+        self.start_file(&mut writer, file)
     }
 
     /// Removes the files whose frames all lie below `position`, oldest first, but never the one

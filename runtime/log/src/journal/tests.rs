@@ -231,6 +231,29 @@ fn l2_a_failed_sync_poisons_the_journal_and_is_never_retried() {
 }
 
 #[test]
+fn x2_a_full_file_goes_on_while_its_successor_cannot_be_created() {
+    let storage = FaultyStorage::new();
+    let journal = begin(Arc::new(storage.clone()), 100);
+    enqueue(&journal, 0);
+    journal.write_and_sync().unwrap();
+    storage.inject(Fault {
+        kind: OperationKind::CreateFile,
+        path_contains: "journal".to_owned(),
+        after: 0,
+        error: io::ErrorKind::Other,
+    });
+    for (offset, files) in [(1, 1), (2, 2), (3, 3)] {
+        enqueue(&journal, offset);
+        journal.write_and_sync().unwrap();
+        let there = storage.fork().list(Path::new(DIRECTORY)).unwrap().len();
+        assert_eq!(there, files, "the next attempt begins a file");
+    }
+    assert!(!journal.poisoned());
+    let cut = storage.crash_with(Unsynced::Lost);
+    assert_eq!(offsets(&cut), [0, 1, 2, 3]);
+}
+
+#[test]
 fn x1_a_full_disk_is_named_and_takes_nothing_that_was_durable() {
     let storage = FaultyStorage::new();
     let journal = begin(Arc::new(storage.clone()), FILE_BYTES_MAX);

@@ -203,40 +203,56 @@ impl PartitionState {
         let directory = &log.directory;
         let path = snapshot::write(storage, directory, self.log_end, &self.producers)?;
         snapshot::prune(storage, directory, self.log_end)?;
-        self.written(log, path)
-    }
-
-    /// Remembers a small file that must be synced.
-    fn written(&mut self, log: &PartitionLog, path: PathBuf) -> Result<(), LogError> {
-        let file = log
-            .storage
+        let file = storage
             .open(&path, OpenMode::Write)
             .map_err(|error| LogError::io("open", &path, error))?;
-        self.unsynced.retain(|(known, _)| *known != path);
-        self.unsynced.push((path, file));
-        self.names_changed = true;
+        self.written(path, file);
         Ok(())
     }
 
-    /// Writes what waits in memory and says what must be synced for it to be durable.
+    /// Remembers a small file that must be synced.
+    fn written(&mut self, path: PathBuf, file: Arc<dyn StorageFile>) {
+        self.unsynced.retain(|(known, _)| *known != path);
+        self.unsynced.push((path, file));
+        self.names_changed = true;
+    }
+
+    /// Writes what waits in memory and says what must be synced for it to be durable. What cannot
+    /// be written waits for the next time. A log that is to close does so in any case.
     pub(super) fn prepare_flush(
         &mut self,
         log: &PartitionLog,
         close: bool,
     ) -> Result<FlushWork, LogError> {
-        self.check_online()?;
+        let written = self
+            .check_online()
+            .and_then(|()| self.write_waiting(log, close));
+        if close {
+            self.offline = Some(Offline::Closed);
+        }
+        written.map(|()| self.take_flush_work(log))
+    }
+
+    fn write_waiting(&mut self, log: &PartitionLog, close: bool) -> Result<(), LogError> {
         let storage = log.storage.as_ref();
         if close {
             self.active().seal(storage)?;
             self.write_snapshot(log)?;
         }
-        if let Some(path) = self.epochs.write(storage, &log.directory)? {
-            self.written(log, path)?;
+        if let Some((path, file)) = self.epochs.write(storage, &log.directory)? {
+            self.written(path, file);
         }
+        for segment in &mut self.segments {
+            segment.write_indexes(storage)?;
+        }
+        Ok(())
+    }
+
+    /// What was written counts as synced from now on: a sync that fails is final.
+    fn take_flush_work(&mut self, log: &PartitionLog) -> FlushWork {
         let mut files = std::mem::take(&mut self.unsynced);
         let mut directories = Vec::new();
         for segment in &mut self.segments {
-            segment.write_indexes(storage)?;
             segment.take_unsynced(&mut files);
         }
         if std::mem::take(&mut self.names_changed) {
@@ -245,14 +261,11 @@ impl PartitionState {
         if std::mem::take(&mut self.parent_unsynced) {
             directories.push(log.directory.parent().unwrap_or(Path::new("")).to_owned());
         }
-        if close {
-            self.offline = Some(Offline::Closed);
-        }
-        Ok(FlushWork {
+        FlushWork {
             files,
             directories,
             end_offset: self.log_end,
-        })
+        }
     }
 }
 

@@ -17,12 +17,18 @@ use super::{LockGuard, OpenMode, Storage, StorageFile};
 #[derive(Clone)]
 pub struct DiskStorage {
     root: PathBuf,
+    /// A descriptor that is given back when there are no others, so that a name can still be
+    /// synced: after a rename that must not fail for want of one.
+    spare: Arc<Mutex<Option<File>>>,
 }
 
 impl DiskStorage {
     /// Everything happens below `root`, which is created by the first `create_dir_all`.
     pub fn new(root: impl Into<PathBuf>) -> DiskStorage {
-        DiskStorage { root: root.into() }
+        DiskStorage {
+            root: root.into(),
+            spare: Arc::default(),
+        }
     }
 
     /// The directory that relative paths start from.
@@ -109,7 +115,19 @@ impl Storage for DiskStorage {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(self.resolve(path)?)?.sync_all()
+        let path = self.resolve(path)?;
+        let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = match File::open(&path) {
+            Err(error) if is_out_of_descriptors(&error) => {
+                spare().take();
+                File::open(&path)?
+            }
+            opened => opened?,
+        };
+        directory.sync_all()?;
+        // The one that is open anyway is the next spare.
+        spare().get_or_insert(directory);
+        Ok(())
     }
 
     fn lock(&self, path: &Path) -> io::Result<LockGuard> {
@@ -132,6 +150,13 @@ impl Storage for DiskStorage {
     fn describe(&self) -> String {
         self.root.display().to_string()
     }
+}
+
+/// Whether this process, or the system, has as many files open as it may.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
 struct DiskFile {

@@ -277,3 +277,28 @@ fn l3_an_index_that_a_recovery_was_rebuilding_when_it_was_cut_short_is_rebuilt_a
         }
     });
 }
+
+#[test]
+fn x1_a_checkpoint_that_finds_no_room_is_made_up_for_by_the_next() {
+    for file in ["leader-epoch-checkpoint", ".index", ".timeindex"] {
+        let storage = FaultyStorage::new();
+        let directory = open(storage.clone());
+        create(&directory, "a", 1);
+        for tag in 0..40 {
+            append(&directory, "a", 0, tag);
+        }
+        directory.sync_journal().unwrap();
+        let full = io::ErrorKind::StorageFull;
+        storage.inject(fault(OperationKind::Write, file, full));
+        let refused = directory.checkpoint().unwrap_err();
+        assert!(matches!(refused, LogError::StorageFull { .. }), "{refused}");
+        for tag in 40..80 {
+            append(&directory, "a", 0, tag);
+            directory.sync_journal().unwrap();
+        }
+        directory.checkpoint().unwrap();
+        assert_eq!(journal_files(&storage.fork()), 1, "the journal is recycled");
+        let again = open(storage.crash_with(Unsynced::Lost));
+        assert_eq!(end(&again, "a", 0), 80);
+    }
+}

@@ -397,6 +397,29 @@ fn given_up_records_stay_given_up() {
 }
 
 #[test]
+fn records_that_were_deleted_stay_so_when_the_journal_brings_them_back() {
+    let storage = MemoryStorage::new();
+    let directory = open(storage.clone());
+    let log = create(&directory, "a", 1).partitions[0].clone();
+    let mut builder = RecordBatchBuilder::new(Compression::None);
+    for _ in 0..10 {
+        builder.append(NOW_MS, None, Some(b"v"), &[]);
+    }
+    let ten = builder.finish(ProducerStamp::NONE).unwrap();
+    log.append(ten, AppendOrigin::Client, NOW_MS).unwrap();
+    directory.sync_journal().unwrap();
+    assert_eq!(log.delete_records_before(5).unwrap(), Some(5));
+    let mut cut = storage.crash();
+    for _ in 0..2 {
+        let again = open(cut.clone());
+        let offsets = again.partition("a", 0).unwrap().offsets();
+        assert_eq!((offsets.log_start, offsets.log_end), (5, 10));
+        drop(again);
+        cut = cut.crash();
+    }
+}
+
+#[test]
 fn a_closed_directory_refuses_everything() {
     let directory = open(MemoryStorage::new());
     create(&directory, "a", 1);

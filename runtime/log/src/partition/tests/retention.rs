@@ -154,3 +154,19 @@ fn silent_producers_are_forgotten() {
     log.apply_retention(NOW + 1_000).unwrap();
     assert!(log.producer(1).is_none());
 }
+
+#[test]
+fn records_without_a_timestamp_are_kept_as_long_as_others() {
+    let config = PartitionConfig {
+        segment_bytes: 100,
+        retention_ms: 1_000,
+        ..config()
+    };
+    let log = log_with(config);
+    for _ in 0..4 {
+        log.put(batch_at(-1, 1, ProducerStamp::NONE));
+    }
+    assert_eq!(log.apply_retention(NOW).unwrap(), 0);
+    assert_eq!(log.apply_retention(NOW + 1_000).unwrap(), 0);
+    assert_eq!(log.apply_retention(NOW + 1_001).unwrap(), 3);
+}
