@@ -10,13 +10,17 @@ use millstream::testing::{NetworkFaults, SimulatedNetwork, TestCluster};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::World;
+use super::arrivals::Arrivals;
 use super::history::Record;
 use super::job::{Instance, Jobs};
 use super::plan::{Plan, Strike};
-use super::{World, describe::Describer};
 
 /// How long a part may take to come to its end.
 const ENDING_MAX: Duration = Duration::from_secs(180);
+
+/// How long a strike waits for the request that it follows.
+const REQUEST_MAX: Duration = Duration::from_secs(2);
 
 /// The transactional id, and the place in the group, of the instance that always runs.
 const FIRST: &str = "enrichment-1";
@@ -30,7 +34,7 @@ pub(super) struct Faults {
     cluster: Arc<TestCluster>,
     jobs: Jobs,
     began: Instant,
-    describer: Arc<Describer>,
+    arrivals: Arc<Arrivals>,
     /// The instance that is started again where it ends, and its network.
     first: Option<(Instance, SimulatedNetwork)>,
     networks: Vec<SimulatedNetwork>,
@@ -41,6 +45,9 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) fn begin(world: &World, jobs: Jobs) -> Self {
+        let arrivals = Arc::new(Arrivals::new(world.record.clone()));
+        arrivals.watch(world.cluster.network());
+        arrivals.watch(&world.job);
         let first = jobs.start(FIRST, &world.job, world.client(100), true);
         Self {
             plan: Arc::clone(&world.plan),
@@ -48,7 +55,7 @@ impl Faults {
             cluster: Arc::clone(&world.cluster),
             jobs,
             began: Instant::now(),
-            describer: Arc::default(),
+            arrivals,
             first: Some((first, world.job.clone())),
             networks: vec![world.job.clone()],
             beside: Vec::new(),
@@ -70,6 +77,25 @@ impl Faults {
                     self.cluster.restart().await?;
                     self.record.say(|| "-- the broker is back".to_owned());
                 }
+                Strike::PowerCutAfter {
+                    api,
+                    nth,
+                    then,
+                    unsynced,
+                    down,
+                } => {
+                    self.record.count("power cut after a request");
+                    let asked = self.arrivals.wait_for(api, u64::from(nth));
+                    let _ = tokio::time::timeout(REQUEST_MAX, asked).await;
+                    if !then.is_zero() {
+                        tokio::time::sleep(then).await;
+                    }
+                    self.cluster.cut_power(unsynced);
+                    self.record.say(|| "-- power cut".to_owned());
+                    tokio::time::sleep(down).await;
+                    self.cluster.restart().await?;
+                    self.record.say(|| "-- the broker is back".to_owned());
+                }
                 Strike::Takeover { cut } => self.take_over(cut),
                 Strike::CutOff { cut } => self.cut_off(cut),
                 Strike::SecondInstance { runs } => self.second_instance(runs),
@@ -81,14 +107,7 @@ impl Faults {
     fn network(&mut self) -> SimulatedNetwork {
         let name = format!("job-{}", self.networks.len());
         let network = self.cluster.another_network(&name, self.plan.network);
-        if self.record.prints() {
-            let (record, describer) = (self.record.clone(), Arc::clone(&self.describer));
-            network.observe(move |event| {
-                if let Some(text) = describer.describe(event) {
-                    record.say(|| text);
-                }
-            });
-        }
+        self.arrivals.watch(&network);
         self.networks.push(network.clone());
         network
     }

@@ -11,6 +11,7 @@
 //! Invariants: a run follows from its plan alone; equal plans give equal traces.
 //! Never: a real clock, a thread, a random number that the seed does not give.
 
+mod arrivals;
 mod describe;
 mod faults;
 mod history;
@@ -181,7 +182,6 @@ impl World {
             admin.create_topic(&NewTopic::new(topic, count)).await?;
             partitions.extend((0..count).map(|number| TopicPartition::new(topic, number)));
         }
-        let describer = Arc::new(describe::Describer::default());
         let world = Self {
             random: fastrand::Rng::with_seed(plan.seed ^ 0x0077_6f72_6c64),
             plan,
@@ -191,22 +191,8 @@ impl World {
             job,
             partitions,
         };
-        if world.record.prints() {
-            for network in [world.cluster.network(), &world.job] {
-                world.listen(network, &describer);
-            }
-        }
         world.cluster.network().set_faults(world.plan.network);
         Ok(world)
-    }
-
-    fn listen(&self, network: &SimulatedNetwork, describer: &Arc<describe::Describer>) {
-        let (record, describer) = (self.record.clone(), Arc::clone(describer));
-        network.observe(move |event| {
-            if let Some(text) = describer.describe(event) {
-                record.say(|| text);
-            }
-        });
     }
 
     async fn photographer(&self) -> anyhow::Result<Photographer> {

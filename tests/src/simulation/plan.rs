@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use millstream::formats::protocol::ApiKey;
 use millstream::testing::{NetworkFaults, Unsynced};
 
 /// Something that happens to the broker or to the job while the producers write.
@@ -12,6 +13,19 @@ use millstream::testing::{NetworkFaults, Unsynced};
 pub enum Strike {
     /// The broker loses power, and comes back after this long.
     PowerCut {
+        /// What becomes of unsynced data.
+        unsynced: Unsynced,
+        /// How long the broker is away.
+        down: Duration,
+    },
+    /// The broker loses power shortly after it was asked something.
+    PowerCutAfter {
+        /// What it was asked.
+        api: ApiKey,
+        /// Which of these requests, counted from now on; after a while the power goes without it.
+        nth: u32,
+        /// How long after it arrived.
+        then: Duration,
         /// What becomes of unsynced data.
         unsynced: Unsynced,
         /// How long the broker is away.
@@ -82,9 +96,9 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0070_6c61_6e00);
         let network = network(&mut random);
-        let mut strikes: Vec<Scheduled> = (0..random.u32(0..=4))
+        let mut strikes: Vec<Scheduled> = (0..random.u32(0..=6))
             .map(|_| Scheduled {
-                at: ms(&mut random, 300, 8_000),
+                at: ms(&mut random, 200, 5_000),
                 strike: strike(&mut random),
             })
             .collect();
@@ -101,7 +115,7 @@ impl Plan {
             producer_crash_one_in: if random.bool() { random.u32(4..=8) } else { 0 },
             commit_interval: ms(&mut random, 10, 150),
             request_timeout: ms(&mut random, 1_500, 4_000),
-            transaction_timeout: ms(&mut random, 4_000, 10_000),
+            transaction_timeout: ms(&mut random, 1_500, 10_000),
             network,
             strikes,
         }
@@ -133,19 +147,26 @@ fn network(random: &mut fastrand::Rng) -> NetworkFaults {
     }
     NetworkFaults {
         delay_max: ms(random, 0, 15),
-        slow_one_in: random.u32(20..=200),
+        slow_one_in: random.u32(10..=150),
         // Beyond the request timeout: the client has given the connection up when the frame arrives.
         slow_max: ms(random, 20, 6_000),
-        lost_one_in: random.u32(40..=600),
+        lost_one_in: random.u32(15..=300),
         refused_one_in: random.u32(3..=30),
     }
 }
 
 fn strike(random: &mut fastrand::Rng) -> Strike {
     match random.u32(..10) {
-        0..=5 => Strike::PowerCut {
+        0 => Strike::PowerCut {
             unsynced: unsynced(random),
             down: ms(random, 0, 5_000),
+        },
+        1..=5 => Strike::PowerCutAfter {
+            api: asked(random),
+            nth: random.u32(1..=4),
+            then: ms(random, 0, 4),
+            unsynced: unsynced(random),
+            down: ms(random, 0, 1_500),
         },
         6 | 7 => Strike::Takeover {
             cut: ms(random, 100, 12_000),
@@ -157,6 +178,22 @@ fn strike(random: &mut fastrand::Rng) -> Strike {
             runs: ms(random, 500, 6_000),
         },
     }
+}
+
+/// Something that changes what the broker holds.
+fn asked(random: &mut fastrand::Rng) -> ApiKey {
+    const APIS: [ApiKey; 9] = [
+        ApiKey::EndTxn,
+        ApiKey::EndTxn,
+        ApiKey::EndTxn,
+        ApiKey::TxnOffsetCommit,
+        ApiKey::Produce,
+        ApiKey::Produce,
+        ApiKey::InitProducerId,
+        ApiKey::JoinGroup,
+        ApiKey::SyncGroup,
+    ];
+    APIS[random.usize(..APIS.len())]
 }
 
 fn unsynced(random: &mut fastrand::Rng) -> Unsynced {
