@@ -318,6 +318,69 @@ async fn commit(address: &str, group: &str, offset: i64) {
 }
 
 #[tokio::test]
+async fn open_transactions_are_aborted_by_id_or_where_they_hang() {
+    use millstream::client::{Producer, ProducerRecord};
+    let directory = TempDir::new().unwrap();
+    let broker = Broker::start(directory.path()).await;
+    let mut holders = Vec::new();
+    for id in ["by-id", "hanging"] {
+        let address = broker.address.as_str();
+        let producer = Producer::transactional(id).connect(address).await.unwrap();
+        producer.init_transactions().await.unwrap();
+        producer.begin().unwrap();
+        let sent = producer
+            .send(ProducerRecord::new("t").value("open"))
+            .await
+            .unwrap();
+        sent.await.unwrap();
+        holders.push(producer);
+    }
+    assert!(broker.consume("t", &[]).await.is_empty());
+    broker.text(&["transactions", "abort", "by-id"], "").await;
+    let fenced = holders[0].commit().await.unwrap_err().to_string();
+    assert!(fenced.contains("by-id"), "{fenced}");
+
+    let elsewhere = [
+        "transactions",
+        "abort-hanging",
+        "t",
+        "0",
+        "--start-offset",
+        "7",
+    ];
+    let refused = failure(&broker.run(&elsewhere, "").await);
+    assert!(
+        refused.contains("no transaction that is open in t-0 begins at 7"),
+        "{refused}"
+    );
+    let hanging = [
+        "transactions",
+        "abort-hanging",
+        "t",
+        "0",
+        "--start-offset",
+        "1",
+    ];
+    broker.text(&hanging, "").await;
+    let producers = broker
+        .text(&["transactions", "producers", "t", "0"], "")
+        .await;
+    assert!(
+        producers.lines().skip(1).all(|line| line.ends_with('-')),
+        "{producers}"
+    );
+
+    broker.text(&["produce", "t"], "after\n").await;
+    let records = broker.consume("t", &[]).await;
+    assert_eq!(records.len(), 1, "{records:?}");
+    let everything = broker
+        .consume("t", &["--isolation", "read_uncommitted"])
+        .await;
+    assert_eq!(everything.len(), 3, "{everything:?}");
+    broker.terminate().await;
+}
+
+#[tokio::test]
 async fn a_port_or_a_directory_in_use_is_named_with_the_next_step() {
     let directory = TempDir::new().unwrap();
     let broker = Broker::start(directory.path()).await;
