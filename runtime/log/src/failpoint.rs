@@ -1,8 +1,8 @@
 //! Named points at which a test ends the process as a kill would: at once, without any clean-up.
 //!
 //! `MILLSTREAM_FAILPOINT=name@3` ends it when the point is reached for the third time. With
-//! `MILLSTREAM_FAILPOINT=file:PATH` the file holds `name@3`; it is read whenever a point is reached, so
-//! a running process can be armed, and counts from then on.
+//! `MILLSTREAM_FAILPOINT=file:PATH` the file holds `name@3`; it is read whenever a point is
+//! reached, so a running process can be armed, and counts from then on.
 //!
 //! Invariants: without the feature `failpoints` a point is nothing at all.
 //! Never: changes what the process does before its end.

@@ -182,8 +182,8 @@ impl StreamsError {
         }
     }
 
-    /// Whether the same commit is to be asked for again: it may have taken effect, or no coordinator
-    /// could be reached.
+    /// Whether the same commit is to be asked for again: it may have taken effect, or no
+    /// coordinator could be reached.
     pub(crate) fn is_unanswered(&self) -> bool {
         use millstream_client::TransactionError;
         matches!(

@@ -253,13 +253,7 @@ impl Start {
             .iter()
             .map(|handle| handle.control.clone())
             .collect();
-        let topics = self
-            .topology
-            .source_topics()
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
-        let reader = Reader::subscribe(consumer, topics, handles, rewound).await?;
+        let reader = Reader::subscribe(consumer, self.topics(), handles, rewound).await?;
         let workers = workers
             .into_iter()
             .enumerate()
@@ -283,6 +277,11 @@ impl Start {
             admin,
             group,
         })
+    }
+
+    fn topics(&self) -> Vec<String> {
+        let topics = self.topology.source_topics().into_iter();
+        topics.map(str::to_owned).collect()
     }
 
     async fn producer(&self, worker: usize) -> Result<Producer, StreamsError> {
@@ -396,8 +395,8 @@ impl Fencing {
     /// How long the coordinator is asked for the newer epoch.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// Names both epochs where the group, rather than the coordinator of transactions, was the first
-    /// to say that a successor runs.
+    /// Names both epochs where the group, rather than the coordinator of transactions, was the
+    /// first to say that a successor runs.
     async fn explain(&self, error: StreamsError) -> StreamsError {
         let StreamsError::Consumer(cause @ ConsumerError::InstanceFenced { .. }) = error else {
             return error;
@@ -515,8 +514,8 @@ impl RunningStreams {
                 return Ok(());
             }
             if tokio::time::Instant::now() >= ask {
-                // A broker that is away for a moment is the instance's affair; it ends with an error
-                // where it is away for too long.
+                // A broker that is away for a moment is the instance's affair; it ends with an
+                // error where it is away for too long.
                 let group = tokio::select! {
                     biased;
                     ended = self.ended() => {

@@ -66,6 +66,26 @@ impl Ownership {
         }
         by_worker
     }
+
+    /// Takes what is to be handed over now: partitions that were assigned, and those that a worker
+    /// asked for again and that are still in the session in which it had them. A rewind that waits
+    /// for the end of a generation stays.
+    fn take_ready(&self, generation: i32) -> Vec<TopicPartition> {
+        let mut state = self.lock();
+        let (ready, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.rewinding)
+            .into_iter()
+            .partition(|rewind| rewind.stale_generation != Some(generation));
+        state.rewinding = later;
+        let mut partitions = std::mem::take(&mut state.assigned);
+        let asked = ready.into_iter().flat_map(|rewind| rewind.partitions);
+        for (partition, session) in asked {
+            let owner = state.owners.get(&partition);
+            if owner.is_some_and(|(_, current)| *current == session) {
+                partitions.push(partition);
+            }
+        }
+        partitions
+    }
 }
 
 #[async_trait]
@@ -246,33 +266,10 @@ impl Reader {
     /// Hands assigned and rewound partitions to workers, from their committed offsets on.
     async fn hand_over(&mut self) -> Result<(), StreamsError> {
         let group = self.consumer.group_metadata()?;
-        let (assigned, rewound) = {
-            let mut state = self.ownership.lock();
-            let assigned = std::mem::take(&mut state.assigned);
-            let (ready, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.rewinding)
-                .into_iter()
-                .partition(|r| {
-                    r.stale_generation
-                        .is_none_or(|stale| stale != group.generation_id)
-                });
-            state.rewinding = later;
-            let ready: Vec<TopicPartition> = ready
-                .into_iter()
-                .flat_map(|rewind| rewind.partitions)
-                .filter(|(partition, session)| {
-                    state
-                        .owners
-                        .get(partition)
-                        .is_some_and(|(_, current)| current == session)
-                })
-                .map(|(partition, _)| partition)
-                .collect();
-            (assigned, ready)
-        };
-        if assigned.is_empty() && rewound.is_empty() {
+        let partitions = self.ownership.take_ready(group.generation_id);
+        if partitions.is_empty() {
             return Ok(());
         }
-        let partitions: Vec<TopicPartition> = assigned.into_iter().chain(rewound).collect();
         // Waits until no transaction has an undecided offset there (require_stable): what the
         // predecessor of this owner had under way is decided before the first record is read.
         let committed = self.consumer.committed(&partitions).await?;

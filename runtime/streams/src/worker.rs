@@ -184,8 +184,8 @@ impl Worker {
         }
     }
 
-    /// The commit before the end. Where it is refused, what was processed is aborted, and the caller
-    /// hears of it: the next start does it again.
+    /// The commit before the end. Where it is refused, what was processed is aborted, and the
+    /// caller hears of it: the next start does it again.
     async fn last_commit(&mut self) -> Result<(), StreamsError> {
         let rewinds = self.rewinds_in_a_row;
         self.commit().await?;
