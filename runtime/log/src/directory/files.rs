@@ -39,9 +39,11 @@ pub(super) fn remove_if_there(storage: &dyn Storage, name: &str) -> Result<bool,
     Ok(true)
 }
 
-/// Keeps room for a clean stop on a disk that fills up. Without it everything else still works.
+/// Keeps room, unless it is kept already, for a clean stop on a disk that fills up. Without it
+/// everything else still works.
 pub(super) fn write_reserve(storage: &dyn Storage, size_bytes: usize) {
-    if size_bytes == 0 {
+    let is_there = storage.exists(Path::new(RESERVE)).unwrap_or(false);
+    if size_bytes == 0 || is_there {
         return;
     }
     let written = storage

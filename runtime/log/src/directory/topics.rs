@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use millstream_protocol::Uuid;
 
-use super::{Inner, LogDirectory, Topic, lock};
+use super::{Inner, LogDirectory, Topic, files, lock};
 use crate::catalogue::{TopicEntry, derive_id};
 use crate::error::LogError;
 use crate::layout;
@@ -93,7 +93,8 @@ impl LogDirectory {
         Ok(topic)
     }
 
-    /// Deletes a topic and its records, durably: after a crash nothing of it is left.
+    /// Deletes a topic and its records, durably: after a crash nothing of it is left. On a full
+    /// disk the reserve makes room for it. After an error the topic is as it was.
     pub fn delete_topic(&self, name: &str) -> Result<(), LogError> {
         self.check()?;
         let inner = &*self.inner;
@@ -104,7 +105,12 @@ impl LogDirectory {
                 name: name.to_owned(),
             });
         }
-        self.note(catalogue.store(&*inner.storage))?;
+        let mut stored = catalogue.store(&*inner.storage);
+        if matches!(stored, Err(LogError::StorageFull { .. })) {
+            self.note(files::remove_if_there(&*inner.storage, files::RESERVE))?;
+            stored = catalogue.store(&*inner.storage);
+        }
+        self.note(stored)?;
         structure.catalogue = catalogue;
         let Some(topic) = self.write_topics().remove(name) else {
             return Ok(());
@@ -118,6 +124,7 @@ impl LogDirectory {
         if let Err(error) = layout::remove(&*inner.storage, &directories) {
             tracing::warn!(topic = name, %error, "files stay until the next opening");
         }
+        files::write_reserve(&*inner.storage, inner.config.reserve_bytes);
         Ok(())
     }
 }

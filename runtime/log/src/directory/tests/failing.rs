@@ -151,6 +151,29 @@ fn x1_a_full_disk_refuses_records_and_still_closes_cleanly() {
 }
 
 #[test]
+fn x1_a_topic_can_be_deleted_on_a_full_disk() {
+    let storage = FaultyStorage::new();
+    let directory = open(storage.clone());
+    create(&directory, "a", 1);
+    create(&directory, "b", 1);
+    for tag in 0..40 {
+        append(&directory, "a", 0, tag);
+    }
+    directory.sync_journal().unwrap();
+    directory.checkpoint().unwrap();
+    storage.set_capacity(Some(storage.fork().used_bytes() + 10));
+    directory.delete_topic("a").unwrap();
+    assert!(!directory.poisoned());
+    append(&directory, "b", 0, 1);
+    directory.sync_journal().unwrap();
+    let reserve = Path::new(files::RESERVE);
+    assert!(storage.exists(reserve).unwrap(), "it is kept again");
+    let again = open(storage.crash_with(Unsynced::Lost));
+    assert!(again.topic("a").is_none());
+    assert_eq!(end(&again, "b", 0), 1);
+}
+
+#[test]
 fn x1_space_that_comes_back_is_used() {
     let storage = FaultyStorage::new();
     let directory = open(storage.clone());
