@@ -6,7 +6,7 @@
 use crate::node::{Node, Stage};
 use crate::topics::{CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC};
 use crate::{BrokerConfig, BrokerError, connection, group, listener, transaction};
-use millstream_log::{DirectoryConfig, LogDirectory, PartitionConfig, Storage};
+use millstream_log::{DirectoryConfig, LogDirectory, LogError, PartitionConfig, Storage};
 use millstream_protocol::Frame;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -174,8 +174,12 @@ fn retention_loop(
             let work = move || {
                 for topic in directory.topics() {
                     for partition in topic.partitions {
-                        if let Err(error) = partition.apply_retention(now_ms) {
-                            tracing::error!(topic = %topic.name, %error, "retention failed");
+                        match partition.apply_retention(now_ms) {
+                            // Its topic was deleted meanwhile.
+                            Ok(_) | Err(LogError::Closed) => {}
+                            Err(error) => {
+                                tracing::error!(topic = %topic.name, %error, "retention failed");
+                            }
                         }
                     }
                 }

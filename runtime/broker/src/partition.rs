@@ -91,6 +91,11 @@ impl Partition {
         Ok(appended)
     }
 
+    /// Wakes everybody who waits for it to move.
+    pub(crate) fn wake(&self) {
+        self.waiters.wake();
+    }
+
     /// Puts a waiter on the list. Register first, then look at the log, then wait.
     pub(crate) fn register(self: &Arc<Self>, waiter: &Arc<Notify>) -> Registration {
         self.waiters.add(waiter);

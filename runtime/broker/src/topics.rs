@@ -1,7 +1,7 @@
 //! The topics that are served, by name and by id, and how topics come and go.
 //!
-//! Invariants: a topic is in the table only after the directory has it durably, and leaves it
-//! before.
+//! Invariants: a topic is in the table only after the directory has it durably, and leaves it, with
+//! what groups committed for it, once the directory has it no more.
 //! Never: changed by two requests at once (one catalogue lock around the disk work).
 
 use crate::node::Node;
@@ -144,18 +144,17 @@ impl Node {
             Ok(topic) => Ok(self.partitions.insert(topic)),
             Err(error) => {
                 tracing::error!(topic = name, %error, "topic not created");
-                Err(ErrorCode::KAFKA_STORAGE_ERROR)
+                Err(error.error_code())
             }
         }
     }
 
-    /// Deletes a topic with all its data.
+    /// Deletes a topic with all its data. After an error it is served as before.
     pub(crate) async fn delete_topic(self: &Arc<Self>, name: &str) -> Result<(), ErrorCode> {
         let _one_at_a_time = self.partitions.change.lock().await;
         self.partitions
-            .remove(name)
+            .topic(name)
             .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        self.groups.forget_topic(name, self.now_ms());
         let (directory, owned) = (self.directory.clone(), name.to_owned());
         let deleted = self
             .config
@@ -165,8 +164,16 @@ impl Node {
             .map_err(|error| error.error_code())?;
         deleted.map_err(|error| {
             tracing::error!(topic = name, %error, "topic not deleted");
-            ErrorCode::KAFKA_STORAGE_ERROR
-        })
+            error.error_code()
+        })?;
+        if let Some(entry) = self.partitions.remove(name) {
+            for partition in &entry.partitions {
+                // Whoever waits for records of it has waited long enough.
+                partition.wake();
+            }
+        }
+        self.groups.forget_topic(name, self.now_ms());
+        Ok(())
     }
 
     /// Creates one of the coordinators' topics unless it is there.

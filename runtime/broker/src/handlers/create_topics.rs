@@ -1,7 +1,6 @@
 //! CreateTopics 2–7.
 //!
-//! Deviations: replication factor 1 or -1 only; names that differ only in '.' and '_' are no
-//! conflict.
+//! Deviations: replication factor 1 or -1 only.
 //!
 //! Invariants: every topic of the request is answered, each with its own error and message.
 //! Never: creates anything when `validate_only` is set.
@@ -94,6 +93,10 @@ async fn create(
     {
         Ok(entry) => Ok((entry.id, plan)),
         Err(ErrorCode::TOPIC_ALREADY_EXISTS) => Err(exists()),
+        Err(code @ ErrorCode::INVALID_TOPIC_EXCEPTION) => Err(refused(
+            code,
+            "another topic's name differs from this one in '.' and '_' only",
+        )),
         Err(code) => Err(refused(
             code,
             "the topic could not be stored; see the broker's log",

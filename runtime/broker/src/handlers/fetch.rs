@@ -19,7 +19,7 @@ use crate::node::Node;
 use crate::partition::Partition;
 use crate::topics::TopicEntry;
 use bytes::{Bytes, BytesMut};
-use millstream_log::{Isolation, ReadRequest};
+use millstream_log::{Isolation, LogError, ReadError, ReadRequest};
 use millstream_protocol::messages::fetch::{
     AbortedTransaction, FetchPartition, FetchTopic, FetchableTopicResponse, PartitionData,
 };
@@ -210,7 +210,9 @@ fn read_partition(
         },
         Err(error) => {
             let code = error.error_code();
-            if code != ErrorCode::OFFSET_OUT_OF_RANGE {
+            if matches!(error, ReadError::Storage(LogError::Closed)) {
+                tracing::debug!(partition = %partition.name(), "read of a deleted topic");
+            } else if code != ErrorCode::OFFSET_OUT_OF_RANGE {
                 tracing::error!(partition = %partition.name(), %error, "read failed");
             }
             let offsets = partition.offsets();

@@ -5,7 +5,8 @@
 //!                                                                       └─▶ durable ─▶ answer
 //! ```
 //!
-//! Deviations: acks 1 waits for durability as acks -1 does. A topic is created by Metadata, not
+//! Deviations: acks 1 waits for durability as acks -1 does. So does acks 0, unseen by the client, to
+//! be held back when it sends more than the disk takes. A topic is created by Metadata, not
 //! here.
 //!
 //! Invariants: one wait for durability a request, after all its appends.
@@ -101,7 +102,9 @@ pub(crate) async fn handle(
     let position = fill(&mut response, outcomes);
     if acks != 0 {
         await_durable(node, position, timeout_ms, &mut response).await;
-    } else if !answers(&mut response).all(|answer| answer.error_code.is_ok()) {
+    } else if !answers(&mut response).all(|answer| answer.error_code.is_ok())
+        || node.durable(position).await.is_err()
+    {
         // The only way to tell a client that asked for no answers.
         context.close_connection();
     }

@@ -84,6 +84,29 @@ async fn acks_1_waits_for_the_disk_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn acks_0_is_held_back_by_a_slow_disk_like_any_other() {
+    let broker = open_with_delay(MemoryStorage::new(), Duration::from_secs(30)).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let request = ProduceRequest {
+        acks: 0,
+        ..produce_request("orders", 0, batch(&["a"]))
+    };
+    let in_flight_max = broker.config().connection_in_flight_max;
+    let sending = async {
+        loop {
+            client.send(9, &request).await;
+        }
+    };
+    let patience = Duration::from_secs(20);
+    let sent = tokio::time::timeout(patience, sending).await;
+    assert!(sent.is_err(), "the connection takes no more");
+    let log = broker.node().partition("orders", 0).expect("there");
+    let appended = usize::try_from(log.offsets().log_end).unwrap_or(usize::MAX);
+    assert_eq!(appended, in_flight_max);
+}
+
+#[tokio::test(start_paused = true)]
 async fn x4_a_slow_sync_times_out_and_the_retry_finds_its_batch() {
     let broker = open_with_delay(MemoryStorage::new(), Duration::from_secs(30)).await;
     let mut client = Client::connect(&broker);

@@ -5,16 +5,25 @@
 
 use super::harness::*;
 use crate::{Broker, BrokerConfig};
-use millstream_log::MemoryStorage;
+use millstream_log::storage::{Fault, OperationKind};
+use millstream_log::{FaultyStorage, MemoryStorage};
 use millstream_protocol::messages::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
 use millstream_protocol::messages::delete_topics::DeleteTopicState;
 use millstream_protocol::messages::describe_configs::DescribeConfigsResource;
 use millstream_protocol::messages::metadata::{MetadataRequestTopic, MetadataResponseTopic};
+use millstream_protocol::messages::offset_commit::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use millstream_protocol::messages::offset_fetch::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopics,
+};
 use millstream_protocol::messages::*;
 use millstream_protocol::{ApiKey, ErrorCode, Uuid};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 async fn describe(client: &mut Client, name: &str, create: bool) -> MetadataResponseTopic {
     let topic = MetadataRequestTopic {
@@ -364,4 +373,119 @@ async fn the_cluster_describes_itself() {
     assert_eq!(answer.cluster_id, broker.cluster_id());
     assert_eq!(answer.brokers[0].broker_id, answer.controller_id);
     assert!(answer.cluster_authorized_operations > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_collides_with_another_is_an_invalid_topic() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders.enriched", 1).await;
+    let on_first_use = describe(&mut client, "orders_enriched", true).await;
+    assert_eq!(on_first_use.error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
+    let request = CreateTopicsRequest {
+        topics: vec![CreatableTopic {
+            name: "orders_enriched".to_owned(),
+            num_partitions: 1,
+            replication_factor: 1,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let answer = client.ask(7, request).await.topics[0].clone();
+    assert_eq!(answer.error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
+    let message = answer.error_message.unwrap_or_default();
+    assert!(message.contains("'.' and '_'"), "{message}");
+}
+
+async fn delete(client: &mut Client, name: &str) -> ErrorCode {
+    let topic = DeleteTopicState {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    };
+    let request = DeleteTopicsRequest {
+        topics: vec![topic],
+        ..Default::default()
+    };
+    client.ask(6, request).await.responses[0].error_code
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_whose_deletion_fails_is_served_as_before_with_its_offsets() {
+    let storage = FaultyStorage::new();
+    let broker = open(storage.clone()).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    client.produce("orders", 0, batch(&["a"])).await;
+    commit(&mut client, "orders", 7).await;
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "catalogue".to_owned(),
+        after: 0,
+        error: std::io::ErrorKind::Other,
+    });
+    let failed = delete(&mut client, "orders").await;
+    assert_eq!(failed, ErrorCode::KAFKA_STORAGE_ERROR);
+    let there = describe(&mut client, "orders", false).await;
+    assert_eq!(there.error_code, ErrorCode::NONE);
+    let read = client.fetch("orders", 0, 0, 0).await;
+    assert_eq!(values(&read).len(), 1);
+    assert_eq!(committed(&mut client, "orders").await, 7);
+    assert_eq!(delete(&mut client, "orders").await, ErrorCode::NONE);
+    assert_eq!(committed(&mut client, "orders").await, -1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_records_of_a_topic_is_answered_when_it_is_deleted() {
+    let broker = broker().await;
+    let (mut client, mut reader) = (Client::connect(&broker), Client::connect(&broker));
+    client.create_topic("orders", 1).await;
+    let started = Instant::now();
+    reader
+        .send(12, &fetch_request("orders", 0, 0, 60_000))
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(delete(&mut client, "orders").await, ErrorCode::NONE);
+    let answer = reader.receive::<FetchRequest>(12).await;
+    let refused = answer.responses[0].partitions[0].error_code;
+    assert_eq!(refused, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(started.elapsed(), Duration::from_secs(1));
+}
+
+/// Commits an offset of partition 0 for a group without members.
+async fn commit(client: &mut Client, topic: &str, offset: i64) {
+    let partition = OffsetCommitRequestPartition {
+        committed_offset: offset,
+        ..Default::default()
+    };
+    let request = OffsetCommitRequest {
+        group_id: "g".to_owned(),
+        generation_id_or_member_epoch: -1,
+        topics: vec![OffsetCommitRequestTopic {
+            name: topic.to_owned(),
+            partitions: vec![partition],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let answer = client.ask(9, request).await;
+    let error = answer.topics[0].partitions[0].error_code;
+    assert_eq!(error, ErrorCode::NONE);
+}
+
+async fn committed(client: &mut Client, topic: &str) -> i64 {
+    let group = OffsetFetchRequestGroup {
+        group_id: "g".to_owned(),
+        topics: Some(vec![OffsetFetchRequestTopics {
+            name: topic.to_owned(),
+            partition_indexes: vec![0],
+            ..Default::default()
+        }]),
+        ..Default::default()
+    };
+    let request = OffsetFetchRequest {
+        groups: vec![group],
+        ..Default::default()
+    };
+    let answer = client.ask(9, request).await;
+    answer.groups[0].topics[0].partitions[0].committed_offset
 }
