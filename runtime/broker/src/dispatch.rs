@@ -8,6 +8,7 @@
 use crate::connection::Turn;
 use crate::handlers;
 use crate::node::Node;
+use bytes::Bytes;
 use millstream_protocol::messages::*;
 use millstream_protocol::{
     ApiKey, Decoder, Frame, Message, decode_request_header, encode_response,
@@ -34,6 +35,8 @@ pub(crate) struct RequestContext {
     pub(crate) peer: Arc<str>,
     /// The address at which the client reached us, if it came over a socket.
     pub(crate) reached_at: Option<SocketAddr>,
+    /// The longest piece of the request's frame: what a part of it may keep in memory.
+    pub(crate) piece_bytes: usize,
     turn: Turn,
     ending: AtomicU8,
 }
@@ -152,6 +155,8 @@ pub(crate) fn begin(
     turn: Turn,
     frame: Frame,
 ) -> Pending {
+    let pieces = frame.segments().iter();
+    let piece_bytes = pieces.map(Bytes::len).max().unwrap_or(0);
     let mut decoder = Decoder::new(frame);
     let header = match decode_request_header(&mut decoder) {
         Ok(header) => header,
@@ -167,6 +172,7 @@ pub(crate) fn begin(
         client_id: header.client_id,
         peer: peer.clone(),
         reached_at,
+        piece_bytes,
         turn,
         ending: AtomicU8::new(ANSWERED),
     };

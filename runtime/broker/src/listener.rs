@@ -2,21 +2,22 @@
 //!
 //! Invariants: a length is believed only as far as bytes for it have arrived; memory follows what
 //! was received.
+//! Invariants: a large frame has its memory for itself, so a part of a small one never keeps it.
 //! Invariants: a bad length closes its own connection and nothing else.
 //! Never: decodes a frame.
 
 use crate::BrokerError;
 use crate::connection;
 use crate::node::{Node, Stage};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millstream_protocol::Frame;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -100,7 +101,7 @@ fn serve_stream(node: &Arc<Node>, stream: TcpStream, peer: SocketAddr) {
 
 /// Reads frames until the stream ends, a length is wrong or nobody takes them.
 async fn read_frames(
-    mut reader: OwnedReadHalf,
+    mut reader: impl AsyncRead + Unpin,
     frames: mpsc::Sender<Frame>,
     size_bytes_max: usize,
     peer: SocketAddr,
@@ -113,6 +114,9 @@ async fn read_frames(
                 return;
             }
             Ok(Some(frame)) => {
+                if frame.len() > READ_CHUNK_BYTES && buffer.is_empty() {
+                    buffer = BytesMut::new();
+                }
                 if frames.send(Frame::from_bytes(frame)).await.is_err() {
                     return;
                 }
@@ -123,7 +127,8 @@ async fn read_frames(
                 if buffer.capacity() - buffer.len() < READ_CHUNK_BYTES / 4 {
                     buffer.reserve(grow);
                 }
-                match reader.read_buf(&mut buffer).await {
+                let limit = missing_of_large(&buffer).unwrap_or(usize::MAX);
+                match reader.read_buf(&mut (&mut buffer).limit(limit)).await {
                     Ok(0) => return,
                     Ok(_) => {}
                     Err(error) => {
@@ -151,6 +156,13 @@ fn take_frame(buffer: &mut BytesMut, size_bytes_max: usize) -> Result<Option<Byt
     }
     buffer.advance(4);
     Ok(Some(buffer.split_to(size_bytes).freeze()))
+}
+
+/// How much is missing of the frame that has begun, where that is a large one.
+fn missing_of_large(buffer: &BytesMut) -> Option<usize> {
+    let length = i32::from_be_bytes(*buffer.first_chunk::<4>()?);
+    let size_bytes = usize::try_from(length).ok()?;
+    (size_bytes > READ_CHUNK_BYTES).then(|| (4 + size_bytes).saturating_sub(buffer.len()))
 }
 
 /// Writes frames until there are no more or the stream breaks.
@@ -225,6 +237,38 @@ impl Buf for Segments {
             }
             count -= front.len();
             self.pieces.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_large_frame_shares_its_memory_with_no_other() {
+        let sizes = [10, 1_000_000, 5_000, 6_000, 200_000, 7];
+        let mut stream = Vec::new();
+        for (size, tag) in sizes.into_iter().zip(0..) {
+            stream.extend_from_slice(&(size as i32).to_be_bytes());
+            stream.resize(stream.len() + size, tag);
+        }
+        let (sender, mut receiver) = mpsc::channel(sizes.len());
+        let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+        read_frames(&stream[..], sender, 1 << 20, peer).await;
+        let mut frames = Vec::new();
+        while let Some(frame) = receiver.recv().await {
+            frames.push(frame.into_contiguous());
+        }
+        for ((frame, size), tag) in frames.iter().zip(sizes).zip(0..) {
+            assert_eq!(frame.len(), size);
+            assert!(frame.iter().all(|byte| *byte == tag));
+        }
+        for pair in frames.windows(2) {
+            if pair.iter().any(|frame| frame.len() > READ_CHUNK_BYTES) {
+                let behind = pair[0].as_ptr() as usize + pair[0].len() + 4;
+                assert_ne!(pair[1].as_ptr() as usize, behind, "not one run of memory");
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 //! Invariants: one wait for durability a request, after all its appends.
 //! Invariants: the next request of the connection begins after the appends, so sequences arrive in
 //! order.
-//! Never: copies record data.
+//! Never: copies record data, but for a batch that would keep a much larger frame in memory.
 
 use crate::dispatch::RequestContext;
 use crate::node::Node;
@@ -34,6 +34,11 @@ use tokio::time::timeout;
 /// ends.
 const ADD_RETRIES: u32 = 5;
 const ADD_RETRY: Duration = Duration::from_millis(20);
+
+/// A batch smaller than this is copied: that costs less than what a part of a frame holds on to.
+const SMALL_BATCH_BYTES: usize = 4 << 10;
+/// A batch that is a smaller part of its frame than this is copied.
+const FRAME_PARTS_MAX: usize = 16;
 
 /// One partition's part of the request on its way to the log.
 struct Item {
@@ -77,7 +82,7 @@ pub(crate) async fn handle(
                 entry
                     .as_deref()
                     .map_err(|code| *code)
-                    .and_then(|entry| prepare(entry, data)),
+                    .and_then(|entry| prepare(entry, data, context.piece_bytes)),
             );
         }
         responses.push(TopicProduceResponse {
@@ -130,7 +135,11 @@ fn find_topic(
 }
 
 /// Finds the partition and reads the batch's header. The log checks the rest.
-fn prepare(entry: &TopicEntry, data: PartitionProduceData) -> Result<Item, ErrorCode> {
+fn prepare(
+    entry: &TopicEntry,
+    data: PartitionProduceData,
+    piece_bytes: usize,
+) -> Result<Item, ErrorCode> {
     let partition = entry.partition(data.index);
     let partition = partition
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?
@@ -147,7 +156,7 @@ fn prepare(entry: &TopicEntry, data: PartitionProduceData) -> Result<Item, Error
     let stamp = header.stamp();
     Ok(Item {
         partition,
-        batch,
+        batch: detached(batch, piece_bytes),
         stamp,
     })
 }
@@ -228,6 +237,18 @@ fn append_others(items: Vec<Result<Item, ErrorCode>>, refused: ErrorCode) -> Vec
         item => append(item, AppendOrigin::Client),
     };
     items.into_iter().map(append).collect()
+}
+
+/// The batch, apart from its frame where it is a small part of that: the log keeps the newest batches
+/// in memory, and the journal those that wait for the disk, by reference.
+fn detached(batch: Bytes, piece_bytes: usize) -> Bytes {
+    let is_whole = batch.len() == piece_bytes;
+    let is_small = batch.len() < SMALL_BATCH_BYTES.max(piece_bytes / FRAME_PARTS_MAX);
+    if is_small && !is_whole {
+        Bytes::copy_from_slice(&batch)
+    } else {
+        batch
+    }
 }
 
 fn append_each(items: Vec<Result<Item, ErrorCode>>, origin: AppendOrigin) -> Vec<Outcome> {

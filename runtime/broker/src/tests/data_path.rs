@@ -383,3 +383,22 @@ async fn a_batch_that_is_none_is_refused_and_the_log_goes_on() {
         (ErrorCode::NONE, 0)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_small_batch_does_not_keep_the_large_frame_in_which_it_came() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("cold", 1).await;
+    for small in [batch(&["a"]), batch(&[&"b".repeat(20_000)])] {
+        let mut request = produce_request("cold", 0, small);
+        let large = Bytes::from(vec![0; 1_000_000]);
+        let elsewhere = produce_request("missing", 0, large);
+        request.topic_data.extend(elsewhere.topic_data);
+        let frame = client.send_in_one_piece(9, &request).await;
+        let answer = client.receive::<ProduceRequest>(9).await;
+        let appended = &answer.responses[0].partition_responses[0];
+        assert_eq!(appended.error_code, ErrorCode::NONE);
+        assert!(frame.is_unique(), "nothing refers to it any more");
+    }
+    assert_eq!(values(&client.fetch("cold", 0, 0, 0).await).len(), 2);
+}

@@ -82,6 +82,20 @@ impl Client {
         self.outgoing.send(frame).await.expect("connected");
     }
 
+    /// Sends a frame that lies in memory as one piece, as it comes from a socket, and returns it.
+    pub(crate) async fn send_in_one_piece<R: Request>(
+        &mut self,
+        version: i16,
+        request: &R,
+    ) -> Bytes {
+        self.sent += 1;
+        let frame = encode_request(version, self.sent, Some("tester"), request).expect("encodes");
+        let piece = frame.into_contiguous();
+        let frame = Frame::from_bytes(piece.clone());
+        self.outgoing.send(frame).await.expect("connected");
+        piece
+    }
+
     /// Takes the next answer.
     pub(crate) async fn receive<R: Request>(&mut self, version: i16) -> R::Response {
         let frame = self.incoming.recv().await.expect("answered");
