@@ -154,7 +154,8 @@ fn checkpoint_loop(
             match placement.blocking(move || directory.checkpoint()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(%error, "checkpoint failed"),
-                Err(_) => return,
+                // It panicked; the next one may fare better.
+                Err(error) => tracing::error!(%error, "checkpoint broke off"),
             }
         }
     }
@@ -184,8 +185,8 @@ fn retention_loop(
                     }
                 }
             };
-            if placement.blocking(work).await.is_err() {
-                return;
+            if let Err(error) = placement.blocking(work).await {
+                tracing::error!(%error, "retention broke off");
             }
         }
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants: the published position never goes down; after a failed sync it never moves again.
-//! Never: two syncs at once; a retry of a failed sync.
+//! Never: two syncs at once; a retry of a failed sync; silence after a panic, which counts as one.
 
 use crate::observed::{Observed, OwnerGone};
 use crate::{BrokerConfig, BrokerError, Placement};
@@ -219,7 +219,9 @@ impl SyncLoop {
     /// One sync; false when it failed, which it then says to everybody.
     fn sync(&self, directory: &LogDirectory) -> bool {
         failpoint::hit("broker.before-sync");
+        let unfinished = Unfinished(self);
         let synced = directory.sync_journal();
+        std::mem::forget(unfinished);
         failpoint::hit("broker.after-sync");
         match synced {
             Ok(position) => {
@@ -233,5 +235,42 @@ impl SyncLoop {
                 false
             }
         }
+    }
+}
+
+/// A sync under way; dropped, it has panicked, and nobody must wait for it.
+struct Unfinished<'loop_>(&'loop_ SyncLoop);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        tracing::error!("the sync panicked: nothing is acknowledged any more");
+        let reason = "the sync loop has ended by a broken invariant";
+        self.0.publish(Progress::Failed(reason.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sync_that_panics_fails_everybody_who_waits() {
+        let sync = Arc::new(SyncLoop {
+            waits: true,
+            durable: AtomicU64::new(0),
+            progress: Observed::new(Progress::Durable(0)),
+            ask: Mutex::new(Ask::Nothing),
+            asked_thread: Condvar::new(),
+            asked_task: Notify::new(),
+        });
+        let panicking = sync.clone();
+        let panicked = tokio::spawn(async move {
+            let _unfinished = Unfinished(&panicking);
+            panic!("an invariant is broken");
+        });
+        let failed = sync.durable(7).await;
+        assert!(matches!(failed, Err(BrokerError::StorageFailed { .. })));
+        assert!(sync.failed());
+        assert!(panicked.await.is_err());
     }
 }

@@ -44,6 +44,16 @@ pub(crate) enum FetchedOffset {
     Committed(CommittedOffset),
 }
 
+impl FetchedOffset {
+    /// Whether it was committed for another topic than the one that has its name now.
+    pub(crate) fn is_of_another(&self, topic_id: Uuid) -> bool {
+        match self {
+            FetchedOffset::Committed(offset) => differs(offset.topic_id, topic_id),
+            FetchedOffset::None | FetchedOffset::Unstable => false,
+        }
+    }
+}
+
 /// Offsets by topic and partition.
 pub(crate) type FetchedTopics = BTreeMap<String, Vec<(i32, FetchedOffset)>>;
 
@@ -157,12 +167,10 @@ impl Coordinator {
         let state = self.shard_of(group_id)?.lock();
         let look = |(topic, topic_id, partition): (String, Uuid, i32)| {
             let fetched = look_up(&state, group_id, &topic, partition, require_stable);
-            match fetched {
-                // Committed for a topic of the same name that was deleted since.
-                FetchedOffset::Committed(offset) if differs(offset.topic_id, topic_id) => {
-                    FetchedOffset::None
-                }
-                fetched => fetched,
+            if fetched.is_of_another(topic_id) {
+                FetchedOffset::None
+            } else {
+                fetched
             }
         };
         Ok((partitions.into_iter().map(look).collect(), state.position))
@@ -212,18 +220,21 @@ impl Coordinator {
                 }
             }
         }
-        let partitions = partitions_of(&state, group_id);
-        let mut records: Vec<GroupRecord> = tombstones(group_id, &partitions);
-        records.push(GroupRecord::Group {
+        for chunk in partitions_of(&state, group_id).chunks(TOMBSTONES_MAX) {
+            shard
+                .append(&mut state, &tombstones(group_id, chunk), now_ms)
+                .map_err(append_error)?;
+            for (topic, partition) in chunk {
+                state.offsets.remove(group_id, topic, *partition);
+            }
+        }
+        let tombstone = GroupRecord::Group {
             group: group_id.to_owned(),
             value: None,
-        });
+        };
         shard
-            .append(&mut state, &records, now_ms)
+            .append(&mut state, &[tombstone], now_ms)
             .map_err(append_error)?;
-        for (topic, partition) in partitions {
-            state.offsets.remove(group_id, &topic, partition);
-        }
         state.groups.remove(group_id);
         Ok(state.position)
     }

@@ -324,16 +324,18 @@ impl Coordinator {
             let is_due = |group: &Group| group.next_deadline_ms().is_some_and(|due| due <= now_ms);
             let due = state.groups.values().filter(|group| is_due(group));
             let due: Vec<String> = due.map(|group| group.id.clone()).collect();
+            let mut soonest_ms = now_ms.saturating_add(1);
             for group_id in due {
                 let applied = shard.apply(&mut state, &group_id, self.limits, now_ms, Event::Tick);
                 if applied.is_err() {
                     // It is tried again; the log is in trouble and has said so.
-                    next_ms = next_ms.min(now_ms.saturating_add(RETRY_MS));
+                    soonest_ms = now_ms.saturating_add(RETRY_MS);
                 }
             }
             let deadlines = state.groups.values().filter_map(Group::next_deadline_ms);
+            // A deadline may have come up and passed in this very tick.
             next_ms = deadlines
-                .filter(|deadline| *deadline > now_ms)
+                .map(|due_ms| if due_ms > now_ms { due_ms } else { soonest_ms })
                 .fold(next_ms, i64::min);
         }
         self.planned_ms.store(next_ms, Ordering::SeqCst);

@@ -6,7 +6,7 @@
 //! Invariants: with `require_stable`, a partition whose offset an open transaction may still
 //! change is answered UNSTABLE_OFFSET_COMMIT and nothing else.
 //! Invariants: what is told is durable.
-//! Never: tells of another topic's offset under the same name, where the client says the id.
+//! Never: tells of another topic's offset under the same name.
 
 use crate::dispatch::RequestContext;
 use crate::group::FetchedOffset;
@@ -107,16 +107,14 @@ fn fetch_all(
     let (known, position) = node.groups.fetch_all(group_id, require_stable)?;
     let mut topics = Vec::with_capacity(known.len());
     for (name, partitions) in known {
-        let topic_id = node
-            .partitions
-            .topic(&name)
-            .map_or(Uuid::ZERO, |entry| entry.id);
+        let topic_id = current_id(node, &name);
         if by_id && topic_id == Uuid::ZERO {
             // A topic that is gone has no id to be named by.
             continue;
         }
         let partitions = partitions
             .into_iter()
+            .filter(|(_, offset)| !offset.is_of_another(topic_id))
             .map(|(index, offset)| answer(index, offset));
         topics.push(OffsetFetchResponseTopics {
             name,
@@ -154,7 +152,11 @@ fn fetch_some(
                 .collect(),
             Some(stored_as) => {
                 let wanted = partition_indexes.iter();
-                let wanted = wanted.map(|index| (stored_as.to_owned(), topic_id, *index));
+                let current_id = match by_id {
+                    true => topic_id,
+                    false => current_id(node, stored_as),
+                };
+                let wanted = wanted.map(|index| (stored_as.to_owned(), current_id, *index));
                 let (fetched, reached) = node.groups.fetch(group_id, wanted, require_stable)?;
                 position = position.max(reached);
                 let fetched = partition_indexes.into_iter().zip(fetched);
@@ -170,6 +172,12 @@ fn fetch_some(
         });
     }
     Ok((answers, position))
+}
+
+/// The id that the name stands for now; zero for none.
+fn current_id(node: &Node, name: &str) -> Uuid {
+    let entry = node.partitions.topic(name);
+    entry.map_or(Uuid::ZERO, |entry| entry.id)
 }
 
 fn answer(partition_index: i32, offset: FetchedOffset) -> OffsetFetchResponsePartitions {

@@ -387,3 +387,18 @@ async fn an_empty_group_that_nobody_uses_is_forgotten() {
         "its session ended, and it has no offsets"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_comes_up_and_passes_in_one_tick_is_kept() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    join_alone(&mut client, None).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    // Somebody is given an id and does not come back with it.
+    let announced = client.ask(9, join_request("", None)).await;
+    assert_eq!(announced.error_code, ErrorCode::MEMBER_ID_REQUIRED);
+    // The only member's session ends, and with it, at once, the rebalance that this begins.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let listed = client.ask(5, ListGroupsRequest::default()).await;
+    assert_eq!(listed.groups[0].group_state, "Empty");
+}

@@ -414,3 +414,60 @@ async fn offsets_expire_when_the_group_is_empty_for_the_retention_time() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(committed(&mut client, 0).await, -1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_with_more_offsets_than_a_batch_holds_is_deleted() {
+    let storage = MemoryStorage::new();
+    let small = BrokerConfig {
+        message_max_bytes: 100_000,
+        ..config()
+    };
+    let opened = Broker::open(Arc::new(storage.clone()), small).await;
+    let broker = opened.expect("opens");
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1_500).await;
+    for first in [0, 500, 1_000] {
+        let partitions = first..first + 500;
+        let mut request = commit_request(&Member::none(), &[("orders", 0, 7)]);
+        let topic = &mut request.topics[0];
+        let one = topic.partitions[0].clone();
+        let many = partitions.map(|partition_index| OffsetCommitRequestPartition {
+            partition_index,
+            ..one.clone()
+        });
+        topic.partitions = many.collect();
+        let answer = client.ask(9, request).await;
+        assert_eq!(answer.topics[0].partitions[499].error_code, ErrorCode::NONE);
+    }
+    let delete = DeleteGroupsRequest {
+        groups_names: vec![GROUP.to_owned()],
+    };
+    let answer = client.ask(2, delete).await;
+    assert_eq!(answer.results[0].error_code, ErrorCode::NONE);
+    broker.halt();
+    let broker = open(storage.crash()).await;
+    let mut client = Client::connect(&broker);
+    let everything = client.ask(9, fetch_request(false, None)).await;
+    assert!(everything.groups[0].topics.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_of_a_deleted_topic_is_not_told_for_its_successor() {
+    let storage = MemoryStorage::new();
+    let broker = open(storage.clone()).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let nobody = Member::none();
+    assert_eq!(commit(&mut client, &nobody, 0, 7).await, ErrorCode::NONE);
+    // The process ends between the topic's deletion and the tombstones of its offsets.
+    let directory = broker.node().directory.clone();
+    directory.delete_topic("orders").expect("deleted");
+    broker.halt();
+    let broker = open(storage.crash()).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    assert_eq!(committed(&mut client, 0).await, -1);
+    let everything = client.ask(9, fetch_request(false, None)).await;
+    let told: Vec<_> = everything.groups[0].topics.iter().collect();
+    assert!(told.iter().all(|topic| topic.partitions.is_empty()));
+}
