@@ -30,6 +30,21 @@ pub const BROKER: &[&str] = &[
     "broker.before-end-answer",
 ];
 
+/// Points in a broker that recovers what the one before left behind.
+pub const RECOVERY: &[&str] = &[
+    "log.recovery.before-replay",
+    "log.recovery.after-replay",
+    "log.recovery.before-points",
+    "log.recovery.before-clear",
+    "log.recovery.after-clear",
+];
+
+/// Points in a checkpoint; there is one every ten seconds.
+pub const CHECKPOINT: &[&str] = &[
+    "log.checkpoint.before-points",
+    "log.checkpoint.before-recycle",
+];
+
 /// The file that arms a process while it runs.
 #[derive(Debug, Clone)]
 pub struct Trigger {

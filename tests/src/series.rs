@@ -29,7 +29,7 @@ use crate::oracle::{self, Snapshot};
 use crate::points;
 
 /// How long a process that is told to die at a point may take to get there.
-const POINT_PATIENCE: Duration = Duration::from_secs(15);
+const POINT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a series is to do.
 #[derive(Debug, Clone)]
@@ -179,6 +179,8 @@ struct Rounds<'a> {
     admin: Option<Admin>,
     /// The sum of the group's committed offsets when the last kill was over.
     committed: i64,
+    /// How many kills there will be.
+    wanted: u32,
     report: Report,
 }
 
@@ -192,6 +194,7 @@ impl<'a> Rounds<'a> {
             transport,
             admin: None,
             committed: 0,
+            wanted: series.kills,
             report: Report {
                 embedded: series.embedded,
                 ..Report::default()
@@ -221,7 +224,7 @@ impl<'a> Rounds<'a> {
                 self.deployment.part(Part::Job)?.kill().await?;
             }
             if self.random.u32(..4) == 0 {
-                self.die_in_recovery().await?;
+                self.die_in_recovery(Part::Broker).await?;
             }
             self.deployment.start(Part::Broker).await?;
             self.committed = self.offsets().await?;
@@ -229,6 +232,9 @@ impl<'a> Rounds<'a> {
                 self.deployment.start(Part::Job).await?;
             }
         } else if self.embedded {
+            if self.random.u32(..4) == 0 {
+                self.die_in_recovery(Part::Job).await?;
+            }
             self.deployment.start(Part::Job).await?;
             self.committed = self.offsets().await?;
         } else {
@@ -256,6 +262,14 @@ impl<'a> Rounds<'a> {
         };
         if self.random.bool() {
             return Death::After(Duration::from_millis(self.random.u64(..250)));
+        }
+        // A long series has the rare ones as well.
+        let is_long = self.wanted >= 50;
+        if is_long && (self.embedded || victim == Part::Broker) && self.random.u32(..12) == 0 {
+            return Death::At(
+                points::CHECKPOINT[self.random.usize(..points::CHECKPOINT.len())],
+                1,
+            );
         }
         // The points in turn, so that a short series has most of them as well.
         let done = |point: &str| self.report.at_points.get(point).copied().unwrap_or(0);
@@ -298,11 +312,29 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// A broker that dies while it recovers what the one before left.
-    async fn die_in_recovery(&mut self) -> anyhow::Result<()> {
-        let mut broker = self.deployment.spawn_broker()?;
-        sleep(Duration::from_millis(self.random.u64(..40))).await;
-        broker.kill().await?;
+    /// A process that dies while its broker recovers what the one before left: now at a random time, now at a point.
+    async fn die_in_recovery(&mut self, part: Part) -> anyhow::Result<()> {
+        let trigger = self.deployment.trigger(part);
+        let point = points::RECOVERY[self.random.usize(..points::RECOVERY.len())];
+        let named = self.random.bool();
+        if named {
+            trigger.arm(point, 1)?;
+        }
+        let mut process = match part {
+            Part::Broker => self.deployment.spawn_broker()?,
+            Part::Job => self.deployment.spawn_job(&["--follow"], "job")?,
+        };
+        if named {
+            process
+                .end(POINT_PATIENCE)
+                .await
+                .with_context(|| format!("dying at {point}"))?;
+            *self.report.at_points.entry(point).or_default() += 1;
+        } else {
+            sleep(Duration::from_millis(self.random.u64(..60))).await;
+            process.kill().await?;
+        }
+        trigger.disarm()?;
         self.report.in_recovery += 1;
         Ok(())
     }

@@ -26,6 +26,7 @@ use crate::catalogue::{Catalogue, derive_id};
 use crate::checkpoint::{self, Offsets};
 use crate::durability::Durability;
 use crate::error::LogError;
+use crate::failpoint;
 use crate::journal::{self, Journal};
 use crate::meta;
 use crate::partition::PartitionLog;
@@ -328,7 +329,9 @@ impl LogDirectory {
                 }
             }
         }
+        failpoint::hit("log.checkpoint.before-points");
         self.note(self.inner.write_points(flushed))?;
+        failpoint::hit("log.checkpoint.before-recycle");
         self.note(self.inner.journal.recycle(position))
     }
 

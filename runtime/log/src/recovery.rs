@@ -21,6 +21,7 @@ use crate::catalogue::{Catalogue, TopicEntry};
 use crate::checkpoint::{self, Offsets};
 use crate::directory::{DirectoryConfig, Topic};
 use crate::error::LogError;
+use crate::failpoint;
 use crate::journal::{Journal, JournalFrame, read_journal};
 use crate::layout;
 use crate::partition::{PartitionLog, PartitionSetup, Recovery};
@@ -98,7 +99,9 @@ pub(crate) fn recover(
         topics.insert(name.clone(), topic);
     }
     report.partitions = partitions.len();
+    failpoint::hit("log.recovery.before-replay");
     let ends = replay(&**storage, &partitions, &mut report)?;
+    failpoint::hit("log.recovery.after-replay");
     for (name, topic) in &topics {
         for (log, partition) in topic.partitions.iter().zip(0..) {
             let key = (name.clone(), partition);
@@ -108,8 +111,11 @@ pub(crate) fn recover(
             give_up_again(&**storage, log, log_starts.get(&key).copied())?;
         }
     }
+    failpoint::hit("log.recovery.before-points");
     let (points, log_starts) = finish(&**storage, &topics)?;
+    failpoint::hit("log.recovery.before-clear");
     journal.clear()?;
+    failpoint::hit("log.recovery.after-clear");
     if config.durability.is_journaled() {
         journal.begin()?;
     }
