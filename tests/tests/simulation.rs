@@ -6,6 +6,9 @@
 //! Invariants: those of `tests::simulation::invariants`, after every run.
 //! Never: real time.
 
+#[path = "simulation/late_messages.rs"]
+mod late_messages;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 

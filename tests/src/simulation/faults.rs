@@ -130,9 +130,17 @@ impl Faults {
         let fresh = self.jobs.start(FIRST, &network, self.client(), true);
         self.first = Some((fresh, network));
         let (record, healed) = (self.record.clone(), self.plan.network);
+        let notices = self.plan.static_members;
         self.beside.push(tokio::spawn(async move {
             cut_for(&old_network, cut, healed).await;
-            if let Err(mishap) = old.ended(ENDING_MAX).await {
+            // The group tells a static member; another one notices when it writes, and may have nothing to write.
+            let ended = if notices {
+                old.ended(ENDING_MAX).await
+            } else {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                old.stop(ENDING_MAX).await
+            };
+            if let Err(mishap) = ended {
                 record.mishap(format!("the instance that was taken over: {mishap}"));
             }
         }));

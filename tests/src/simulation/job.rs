@@ -111,22 +111,24 @@ impl Jobs {
         network: &SimulatedNetwork,
         client: ClientConfig,
     ) -> Result<RunningStreams, StreamsError> {
-        Streams::new(GROUP, topology()?)
+        let mut streams = Streams::new(GROUP, topology()?)
             .connect(network)
             .client(client)
             .placement(Placement::Runtime)
             .threads(2)
             .transactional_id(name)
-            .group_instance_id(name)
             .commit_interval(self.plan.commit_interval)
+            .set("max.poll.records", self.plan.max_poll_records)
             .set(
                 "transaction.timeout.ms",
                 self.plan.transaction_timeout.as_millis(),
             )
             .set("session.timeout.ms", 6_000)
-            .set("heartbeat.interval.ms", 1_000)
-            .start()
-            .await
+            .set("heartbeat.interval.ms", 1_000);
+        if self.plan.static_members {
+            streams = streams.group_instance_id(name);
+        }
+        streams.start().await
     }
 
     async fn stop(&self, name: &str, running: RunningStreams) -> Option<StreamsError> {

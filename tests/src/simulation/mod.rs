@@ -179,7 +179,9 @@ impl World {
             (AUDIT, plan.output_partitions),
         ];
         for (topic, count) in topics {
-            admin.create_topic(&NewTopic::new(topic, count)).await?;
+            let topic_of_plan =
+                NewTopic::new(topic, count).config("segment.bytes", plan.segment_bytes);
+            admin.create_topic(&topic_of_plan).await?;
             partitions.extend((0..count).map(|number| TopicPartition::new(topic, number)));
         }
         let world = Self {

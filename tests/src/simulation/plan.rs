@@ -84,6 +84,12 @@ pub struct Plan {
     pub request_timeout: Duration,
     /// Transaction timeout of job and producer.
     pub transaction_timeout: Duration,
+    /// Size at which a partition's file is closed and the next one begun.
+    pub segment_bytes: u32,
+    /// Whether the job's instances are static members of the group.
+    pub static_members: bool,
+    /// Most records that the job takes at once.
+    pub max_poll_records: u32,
     /// The network while the run lasts.
     pub network: NetworkFaults,
     /// What happens, by time.
@@ -116,6 +122,13 @@ impl Plan {
             commit_interval: ms(&mut random, 10, 150),
             request_timeout: ms(&mut random, 1_500, 4_000),
             transaction_timeout: ms(&mut random, 1_500, 10_000),
+            segment_bytes: if random.bool() {
+                random.u32(300..=3_000)
+            } else {
+                1 << 20
+            },
+            static_members: random.u32(..3) > 0,
+            max_poll_records: random.u32(1..=40),
             network,
             strikes,
         }
