@@ -139,6 +139,23 @@ fn essence(records: &[Value]) -> Vec<Value> {
     essence
 }
 
+const PRODUCE_WITH_HEADERS: [&str; 14] = [
+    "produce",
+    "orders",
+    "--key-separator",
+    ":",
+    "--null",
+    "NULL",
+    "--header",
+    "h=1",
+    "--header",
+    "h=",
+    "--header",
+    "n",
+    "--compression",
+    "zstd",
+];
+
 #[tokio::test]
 async fn records_go_in_come_out_and_are_there_after_a_restart() {
     let directory = TempDir::new().unwrap();
@@ -154,24 +171,8 @@ async fn records_go_in_come_out_and_are_there_after_a_restart() {
             .contains("orders  3")
     );
 
-    let produce = [
-        "produce",
-        "orders",
-        "--key-separator",
-        ":",
-        "--null",
-        "NULL",
-        "--header",
-        "h=1",
-        "--header",
-        "h=",
-        "--header",
-        "n",
-        "--compression",
-        "zstd",
-    ];
     broker
-        .text(&produce, "a:one\nb:\nNULL:three\nc:NULL\n")
+        .text(&PRODUCE_WITH_HEADERS, "a:one\nb:\nNULL:three\nc:NULL\n")
         .await;
     let headers = json!([["h", "1"], ["h", ""], ["n", null]]);
     let expected = [

@@ -24,6 +24,9 @@ pub(crate) struct LeaderEpochs {
     dirty: bool,
 }
 
+/// A file that was written, to be synced.
+type Written = (PathBuf, Arc<dyn StorageFile>);
+
 impl LeaderEpochs {
     /// Reads the checkpoint; none or a damaged one is empty.
     pub(crate) fn load(storage: &dyn Storage, directory: &Path) -> Result<LeaderEpochs, LogError> {
@@ -78,7 +81,7 @@ impl LeaderEpochs {
         &mut self,
         storage: &dyn Storage,
         directory: &Path,
-    ) -> Result<Option<(PathBuf, Arc<dyn StorageFile>)>, LogError> {
+    ) -> Result<Option<Written>, LogError> {
         if !self.dirty {
             return Ok(None);
         }

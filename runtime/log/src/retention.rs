@@ -3,8 +3,8 @@
 //! Invariants: records without a timestamp are as old as the first look at their segment tells; the
 //! log start never passes the last stable offset (Kafka: the high watermark), so an
 //! open transaction keeps its records; the active segment is never deleted.
-//! Never: deletes a segment before the log start is past it; touches a file of a log that is closed,
-//! whose names a later topic may have.
+//! Never: deletes a segment before the log start is past it; touches a file of a log that is
+//! closed, whose names a later topic may have.
 
 use crate::error::LogError;
 use crate::partition::PartitionLog;

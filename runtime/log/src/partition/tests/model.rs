@@ -31,7 +31,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0_i64..3, 1_i32..4, any::<bool>()).prop_map(|(producer, count, transactional)| {
             Step::Append { producer, count, transactional }
         }),
-        3 => (0_i64..3, any::<bool>()).prop_map(|(producer, commit)| Step::End { producer, commit }),
+        3 => (0_i64..3, any::<bool>())
+            .prop_map(|(producer, commit)| Step::End { producer, commit }),
         1 => (0_i64..3).prop_map(|producer| Step::Retry { producer }),
         1 => Just(Step::Flush),
         1 => Just(Step::CloseAndOpen),
@@ -87,6 +88,21 @@ impl World {
         self.batches.retain(|batch| batch.base_offset() < end);
     }
 
+    /// Sends the producer's last batch once more.
+    fn retry(&mut self, producer: i64) {
+        let known = self.log.producer(producer);
+        let epoch = known.map(|known| known.producer_epoch);
+        let mut newest_first = self.batches.iter().rev();
+        let last =
+            newest_first.find(|batch| batch.producer_id() == producer && !batch.is_control());
+        if let Some(last) = last.filter(|last| Some(last.producer_epoch()) == epoch) {
+            let again = batch(last.record_count(), last.stamp());
+            let appended = self.log.put(again);
+            assert!(appended.duplicate);
+            assert_eq!(appended.base_offset, last.base_offset());
+        }
+    }
+
     fn step(&mut self, step: &Step) {
         let checkpoint = Recovery::Unclean {
             checkpoint_offset: self.flushed,
@@ -113,23 +129,7 @@ impl World {
                     .unwrap();
                 self.remember(appended);
             }
-            Step::Retry { producer } => {
-                let epoch = self
-                    .log
-                    .producer(*producer)
-                    .map(|known| known.producer_epoch);
-                let last = self
-                    .batches
-                    .iter()
-                    .rev()
-                    .find(|batch| batch.producer_id() == *producer && !batch.is_control());
-                if let Some(last) = last.filter(|last| Some(last.producer_epoch()) == epoch) {
-                    let again = batch(last.record_count(), last.stamp());
-                    let appended = self.log.put(again);
-                    assert!(appended.duplicate);
-                    assert_eq!(appended.base_offset, last.base_offset());
-                }
-            }
+            Step::Retry { producer } => self.retry(*producer),
             Step::Flush => self.flushed = self.log.flush().unwrap(),
             Step::CloseAndOpen => {
                 self.flushed = self.log.close().unwrap();
