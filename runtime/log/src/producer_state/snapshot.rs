@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! magic "MSPS" | version u16 | producers u32 |
-//!   id i64, epoch i16, coordinator epoch i32, last timestamp i64, open since i64 (-1 none), batches u8,
+//!   id i64, epoch i16, coordinator epoch i32, last timestamp i64, open since i64 (-1 none),
+//!   batches u8,
 //!     base sequence i32, last sequence i32, base offset i64, last offset i64, timestamp i64, … |
 //! CRC-32C u32 of all before
 //! ```
