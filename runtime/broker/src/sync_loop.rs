@@ -221,7 +221,7 @@ impl SyncLoop {
         failpoint::hit("broker.before-sync");
         let unfinished = Unfinished(self);
         let synced = directory.sync_journal();
-        std::mem::forget(unfinished);
+        drop(unfinished);
         failpoint::hit("broker.after-sync");
         match synced {
             Ok(position) => {
@@ -238,11 +238,14 @@ impl SyncLoop {
     }
 }
 
-/// A sync under way; dropped, it has panicked, and nobody must wait for it.
+/// A sync under way; when it panics, nobody must wait for it.
 struct Unfinished<'loop_>(&'loop_ SyncLoop);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
         tracing::error!("the sync panicked: nothing is acknowledged any more");
         let reason = "the sync loop has ended by a broken invariant";
         self.0.publish(Progress::Failed(reason.into()));
