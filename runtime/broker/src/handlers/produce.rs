@@ -5,9 +5,8 @@
 //!                                                                       └─▶ durable ─▶ answer
 //! ```
 //!
-//! Deviations: acks 1 waits for durability as acks -1 does. So does acks 0, unseen by the client, to
-//! be held back when it sends more than the disk takes. A topic is created by Metadata, not
-//! here.
+//! Deviations: acks 1 waits for durability as acks -1 does. So does acks 0, unseen by the client,
+//! to be held back when it sends more than the disk takes. A topic is created by Metadata, not here.
 //!
 //! Invariants: one wait for durability a request, after all its appends.
 //! Invariants: the next request of the connection begins after the appends, so sequences arrive in
@@ -239,8 +238,8 @@ fn append_others(items: Vec<Result<Item, ErrorCode>>, refused: ErrorCode) -> Vec
     items.into_iter().map(append).collect()
 }
 
-/// The batch, apart from its frame where it is a small part of that: the log keeps the newest batches
-/// in memory, and the journal those that wait for the disk, by reference.
+/// The batch, apart from its frame where it is a small part of that: the log keeps the newest
+/// batches in memory, and the journal those that wait for the disk, by reference.
 fn detached(batch: Bytes, piece_bytes: usize) -> Bytes {
     let is_whole = batch.len() == piece_bytes;
     let is_small = batch.len() < SMALL_BATCH_BYTES.max(piece_bytes / FRAME_PARTS_MAX);
