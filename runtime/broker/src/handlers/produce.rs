@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Deviations: acks 1 waits for durability as acks -1 does. So does acks 0, unseen by the client,
-//! to be held back when it sends more than the disk takes. A topic is created by Metadata, not here.
+//! to be held back when it sends more than the disk takes. A topic is created by Metadata, not
+//! here.
 //!
 //! Invariants: one wait for durability a request, after all its appends.
 //! Invariants: the next request of the connection begins after the appends, so sequences arrive in
