@@ -1,7 +1,8 @@
 //! The feeder: an idempotent producer that sends orders all the time and remembers what was acknowledged.
 //!
 //! Each record carries its number in the header `n`, so that even one without key and value can be told from others. The
-//! feeder rides through restarts of the broker.
+//! feeder rides through restarts of the broker. Beside it a spoiler sends orders in transactions that it aborts: nobody
+//! who reads committed records may ever act on one of them.
 //!
 //! Invariants: a number is sent once; what is in `acknowledged` was acknowledged with that partition and offset.
 //! Never: waits for an acknowledgement before it sends the next record.
@@ -13,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use examples::data::{self, RawRecord};
-use millstream::client::{IntoTransport, Producer, ProducerRecord};
+use millstream::client::{IntoTransport, Producer, ProducerRecord, Transport};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -31,6 +32,8 @@ pub struct Fed {
     pub acknowledged: Vec<(u64, i32, i64)>,
     /// Number and error of each that was not.
     pub failed: Vec<(u64, String)>,
+    /// Records that were acknowledged in transactions that were aborted then.
+    pub spoiled: u64,
 }
 
 /// A feeder at work.
@@ -39,6 +42,7 @@ pub struct Feeder {
     stop: watch::Sender<bool>,
     sent: Arc<AtomicU64>,
     outcome: JoinHandle<anyhow::Result<Fed>>,
+    spoiled: JoinHandle<anyhow::Result<u64>>,
 }
 
 impl Feeder {
@@ -47,16 +51,17 @@ impl Feeder {
     /// # Errors
     /// Settings that contradict each other.
     pub async fn start(target: &impl IntoTransport, rate: u64) -> anyhow::Result<Self> {
-        let producer = Producer::idempotent()
-            .connect(&target.into_transport())
-            .await?;
+        let transport = target.into_transport();
+        let producer = Producer::idempotent().connect(&transport).await?;
         let (stop, stopped) = watch::channel(false);
         let sent = Arc::new(AtomicU64::new(0));
+        let spoiled = tokio::spawn(spoil(transport, stopped.clone()));
         let outcome = tokio::spawn(feed(producer, rate, stopped, Arc::clone(&sent)));
         Ok(Self {
             stop,
             sent,
             outcome,
+            spoiled,
         })
     }
 
@@ -72,7 +77,9 @@ impl Feeder {
     /// A call that was refused.
     pub async fn stop(self) -> anyhow::Result<Fed> {
         let _ = self.stop.send(true);
-        self.outcome.await.context("the feeder's task")?
+        let spoiled = self.spoiled.await.context("the spoiler's task")??;
+        let fed = self.outcome.await.context("the feeder's task")??;
+        Ok(Fed { spoiled, ..fed })
     }
 }
 
@@ -116,6 +123,46 @@ async fn feed(
     fed.sent = number;
     fed.acknowledged.sort_unstable();
     Ok(fed)
+}
+
+/// Aborts one transaction after the other, and answers how many of their records were acknowledged before.
+async fn spoil(
+    transport: Arc<dyn Transport>,
+    stopped: watch::Receiver<bool>,
+) -> anyhow::Result<u64> {
+    /// Far away from what the feeder sends.
+    const FIRST: u64 = 1 << 40;
+    let mut spoiled = 0;
+    loop {
+        let producer = Producer::transactional("spoiler")
+            .connect(&transport)
+            .await?;
+        // Ends what an earlier turn may have left open; the last turn does only that.
+        let ready = producer.init_transactions().await;
+        if ready.is_ok() && *stopped.borrow() {
+            return Ok(spoiled);
+        }
+        while ready.is_ok() && !*stopped.borrow() {
+            match spoil_once(&producer, FIRST + spoiled).await {
+                Ok(acknowledged) => spoiled += acknowledged,
+                // A restart of the broker may cost a transaction; the next turn begins anew.
+                Err(_) => break,
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        producer.close(Duration::ZERO).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn spoil_once(producer: &Producer, first: u64) -> anyhow::Result<u64> {
+    const RECORDS: u64 = 5;
+    producer.begin()?;
+    for number in first..first + RECORDS {
+        producer.send(order(number)).await?.await?;
+    }
+    producer.abort().await?;
+    Ok(RECORDS)
 }
 
 /// The order with this number as a record for the topic `orders`.

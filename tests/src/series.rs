@@ -69,6 +69,8 @@ pub struct Report {
     pub audited: u64,
     /// Dead letters.
     pub dead_letters: u64,
+    /// Orders that their producer aborted.
+    pub spoiled: u64,
     /// Records of aborted transactions that a reader of uncommitted records sees in the audit.
     pub aborted: u64,
     /// How long it took.
@@ -80,7 +82,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} series: {} kills ({} at random times, {} at {} named points, {} of the broker, {} in recovery, {} missed), \
-             {} commits seen between them, {} orders: {} audited, {} dead letters, {} aborted and unseen; {:.1} s",
+             {} commits seen between them, {} orders: {} audited, {} dead letters, {} aborted ones unseen ({} more orders aborted by their producer); {:.1} s",
             if self.embedded {
                 "embedded"
             } else {
@@ -98,6 +100,7 @@ impl fmt::Display for Report {
             self.audited,
             self.dead_letters,
             self.aborted,
+            self.spoiled,
             self.took.as_secs_f64(),
         )
     }
@@ -115,8 +118,8 @@ enum Death {
 /// # Errors
 /// A process that ends by itself, a step that takes too long, and whatever the invariants find.
 pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
-    let started = Instant::now();
     let binaries = Binaries::build()?;
+    let started = Instant::now();
     let mut deployment = Deployment::new(binaries, folder, series.embedded)?;
     prepare(&deployment).await?;
     let mut rounds = Rounds::new(series, &mut deployment);
@@ -135,6 +138,7 @@ pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
     deployment.drain().await.context("going on to the ends")?;
     let snapshot = judge_in(&mut deployment, &mut report).await?;
     invariants::check(&snapshot, &fed)?;
+    report.spoiled = fed.spoiled;
     report.took = started.elapsed();
     Ok(report)
 }
