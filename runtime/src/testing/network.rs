@@ -202,6 +202,12 @@ impl SimulatedNetwork {
         self.inner.state().faults
     }
 
+    /// The network's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
     /// What the network did so far.
     #[must_use]
     pub fn counts(&self) -> NetworkCounts {

@@ -4,7 +4,7 @@
 //! Never: changes or delays a frame.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millstream::formats::protocol::{ApiKey, Decoder};
 use millstream::testing::{Direction, FrameEvent, SimulatedNetwork};
@@ -18,7 +18,7 @@ use super::history::Record;
 pub(super) struct Arrivals {
     record: Record,
     describer: Describer,
-    counts: Mutex<BTreeMap<i16, u64>>,
+    counts: Mutex<BTreeMap<(i16, String), u64>>,
     arrived: Notify,
 }
 
@@ -49,25 +49,37 @@ impl Arrivals {
             && event.arrived
             && let Ok(api) = Decoder::new(event.frame.clone()).i16()
         {
-            *self
-                .counts
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .entry(api)
-                .or_default() += 1;
+            let key = (api, event.network.to_owned());
+            *self.lock().entry(key).or_default() += 1;
             self.arrived.notify_waiters();
         }
     }
 
-    fn count(&self, api: ApiKey) -> u64 {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.get(&(api as i16)).copied().unwrap_or(0)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(i16, String), u64>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until this many more of these requests have arrived.
+    fn count(&self, api: ApiKey, network: Option<&str>) -> u64 {
+        let counts = self.lock();
+        let counted = counts.iter().filter(|((key, name), _)| {
+            *key == api as i16 && network.is_none_or(|network| network == name)
+        });
+        counted.map(|(_, count)| count).sum()
+    }
+
+    /// Waits until this many more of these requests have arrived, over whichever network.
     pub(super) async fn wait_for(&self, api: ApiKey, more: u64) {
-        let goal = self.count(api) + more;
-        while self.count(api) < goal {
+        let goal = self.count(api, None) + more;
+        while self.count(api, None) < goal {
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Waits until another one of these requests has arrived over this network.
+    pub(super) async fn wait_on(&self, network: &SimulatedNetwork, api: ApiKey) {
+        let name = Some(network.name());
+        let before = self.count(api, name);
+        while self.count(api, name) == before {
             self.arrived.notified().await;
         }
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream::formats::protocol::ApiKey;
 use millstream::testing::{NetworkFaults, SimulatedNetwork, TestCluster};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -98,6 +99,7 @@ impl Faults {
                 }
                 Strike::Takeover { cut } => self.take_over(cut),
                 Strike::CutOff { cut } => self.cut_off(cut),
+                Strike::Expelled { cut } => self.expel(cut).await,
                 Strike::SecondInstance { runs } => self.second_instance(runs),
             }
         }
@@ -154,6 +156,17 @@ impl Faults {
                 async move { cut_for(&network, cut, healed).await },
             ));
         }
+    }
+
+    async fn expel(&mut self, cut: Duration) {
+        self.second_instance(cut + Duration::from_secs(10));
+        // The second joins first: the group hands partitions over to nobody else.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        if let Some((_, network)) = &self.first {
+            let offsets = self.arrivals.wait_on(network, ApiKey::TxnOffsetCommit);
+            let _ = tokio::time::timeout(REQUEST_MAX, offsets).await;
+        }
+        self.cut_off(cut);
     }
 
     fn second_instance(&mut self, runs: Duration) {

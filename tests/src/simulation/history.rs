@@ -145,6 +145,8 @@ pub struct History {
     pub idempotent: Vec<Written>,
     /// Transactions, in order.
     pub transactions: Vec<Transaction>,
+    /// Values that a lost producer wrote after its successor had begun.
+    pub late: Vec<String>,
     /// What the reader that runs all the time was given.
     pub live: Reading,
     /// What the reader of the snapshots was given.

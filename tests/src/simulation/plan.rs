@@ -41,6 +41,12 @@ pub enum Strike {
         /// How long.
         cut: Duration,
     },
+    /// A second instance joins, and the first is cut off between its offsets and the end of their transaction, for longer
+    /// than the group waits for it.
+    Expelled {
+        /// How long the first instance is cut off.
+        cut: Duration,
+    },
     /// A second instance joins the group, and leaves after this long.
     SecondInstance {
         /// How long it runs.
@@ -100,6 +106,16 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
+        let mut plan = Self::drawn(seed);
+        let expels = |scheduled: &Scheduled| matches!(scheduled.strike, Strike::Expelled { .. });
+        if plan.strikes.iter().any(expels) {
+            // Its transaction is still open when the group has gone on without it.
+            plan.transaction_timeout += Duration::from_secs(10);
+        }
+        plan
+    }
+
+    fn drawn(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0070_6c61_6e00);
         let network = network(&mut random);
         let mut strikes: Vec<Scheduled> = (0..random.u32(0..=6))
@@ -183,6 +199,9 @@ fn strike(random: &mut fastrand::Rng) -> Strike {
         },
         6 | 7 => Strike::Takeover {
             cut: ms(random, 100, 12_000),
+        },
+        8 if random.bool() => Strike::Expelled {
+            cut: ms(random, 6_200, 9_500),
         },
         8 => Strike::CutOff {
             cut: ms(random, 100, 9_000),

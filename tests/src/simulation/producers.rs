@@ -126,12 +126,19 @@ impl Writer {
     /// Writes transactions. One that failed is not written again: the next one has records of its own.
     pub(super) async fn write_transactions(mut self) {
         let mut producer: Option<Producer> = None;
+        let mut lost: Option<Producer> = None;
+        let mut late = Vec::new();
         for number in 0..self.plan.transactions {
             self.pause().await;
             let current = match producer.take() {
                 Some(current) => current,
                 None => match self.new_transactional().await {
-                    Some(fresh) => fresh,
+                    Some(fresh) => {
+                        // Lost to us, and not dead: it wakes when its successor has begun.
+                        let lost = lost.take();
+                        late.extend(lost.map(|lost| self.wake(lost, number)));
+                        fresh
+                    }
                     None => return,
                 },
             };
@@ -147,6 +154,7 @@ impl Writer {
                 producer = Some(current);
             } else {
                 self.record.count("transactional producer replaced");
+                lost = Some(current);
             }
         }
         // The successor of the last one ends what it may have left open.
@@ -157,6 +165,30 @@ impl Writer {
         if let Some(last) = last {
             last.close(Duration::from_secs(10)).await;
         }
+        for task in late {
+            let _ = task.await;
+        }
+    }
+
+    /// A lost producer goes on where it was; its successor has begun, so nothing of it may be seen.
+    fn wake(&mut self, lost: Producer, number: u32) -> JoinHandle<()> {
+        let record = self.record.clone();
+        let sleeps = Duration::from_millis(self.random.u64(..=400));
+        tokio::spawn(async move {
+            tokio::time::sleep(sleeps).await;
+            let _ = lost.begin();
+            let value = format!("z-{number}");
+            let late = ProducerRecord::new(INPUT).key("k0").value(value.clone());
+            let Ok(delivery) = lost.send(late).await else { return };
+            record.count("lost producer wrote late");
+            record.lock().late.push(value);
+            match lost.commit().await {
+                Ok(()) => record.mishap(format!("the lost producer committed z-{number}")),
+                Err(error) => record.say(|| format!("lost producer: {error}")),
+            }
+            let _ = delivery.await;
+            lost.close(Duration::ZERO).await;
+        })
     }
 
     async fn new_transactional(&mut self) -> Option<Producer> {

@@ -2,7 +2,7 @@
 //!
 //! Two witnesses: what the producer knows of its own transactions, and the markers in the log itself.
 //!
-//! Invariants: no value of an aborted transaction was ever given to a reader; what a reader was given = what markers say.
+//! Invariants: no value of an aborted transaction, or of a producer that was fenced, was ever given to a reader; what a reader was given = what markers say.
 //! Never: uses the clients' filter.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +21,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
                 .iter()
                 .map(|written| written.value.as_str())
         })
+        .chain(history.late.iter().map(String::as_str))
         .collect();
     for (reader, reading) in [("live", &history.live), ("calm", &history.calm)] {
         for (partition, seen) in reading {
