@@ -1,7 +1,8 @@
-//! The programs that the kill tests run: `millstream` and `orders_enriched`, built with the feature `failpoints`.
+//! The programs that the kill tests run: `millstream` and `orders_enriched`, built with the feature
+//! `failpoints`.
 //!
-//! Invariants: built by the same cargo, into the same target folder and with the same profile as the test itself, so most of
-//! it is there already; two tests never build at once.
+//! Invariants: built by the same cargo, into the same target folder and with the same profile as
+//! the test itself, so most of it is there already; two tests never build at once.
 //! Never: a program that is older than its sources.
 
 use std::path::{Path, PathBuf};
@@ -131,13 +132,12 @@ impl Place {
 
 /// Where cargo says that it put a program.
 fn executable(messages: &str, name: &str) -> anyhow::Result<PathBuf> {
-    let messages = messages.lines().filter_map(|line| {
+    let mut said = messages.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let target = message.get("target")?.get("name")?.as_str()?;
         let executable = message.get("executable")?.as_str()?;
         (target == name).then(|| PathBuf::from(executable))
     });
-    messages
-        .last()
+    said.next_back()
         .with_context(|| format!("cargo does not say where {name} is"))
 }

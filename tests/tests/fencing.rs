@@ -1,8 +1,8 @@
 //! Of two instances with one identity, one works; the other one stops, and says why.
 //!
-//! Three checks keep a predecessor from committing, each under a test that fails without it: the epoch of its
-//! transactional id, the generation of its group, and its member id. SIGKILL shows none of them, since the dead send
-//! nothing; so these instances live on, or are stopped and woken.
+//! Three checks keep a predecessor from committing, each under a test that fails without it: the
+//! epoch of its transactional id, the generation of its group, and its member id. SIGKILL shows
+//! none of them, since the dead send nothing; so these instances live on, or are stopped and woken.
 //!
 //! Invariants: times are asserted in virtual time and reported in real time.
 //! Never: a predecessor that is told that it has one.
@@ -37,7 +37,8 @@ async fn an_old_epoch_writes_nothing_and_commits_nothing() -> anyhow::Result<()>
     old.begin()?;
     old.send(copying::record("out", 0)).await?.await?;
     let new = producer(2).await?;
-    // The old one goes on as if nothing had happened, in a partition that has not seen its successor.
+    // The old one goes on as if nothing had happened, in a partition that has not seen its
+    // successor.
     let late = old.send(copying::record("out", 1)).await?.await;
     let ended = old.commit().await;
     new.begin()?;
@@ -68,8 +69,8 @@ async fn an_old_epoch_writes_nothing_and_commits_nothing() -> anyhow::Result<()>
     Ok(())
 }
 
-/// Two transactional ids in one group; one of them loses partitions in a rebalance that its consumer takes part in, while
-/// its transaction is open: the generation check.
+/// Two transactional ids in one group; one of them loses partitions in a rebalance that its
+/// consumer takes part in, while its transaction is open: the generation check.
 #[tokio::test(start_paused = true)]
 async fn an_old_generation_commits_nothing() -> anyhow::Result<()> {
     let cluster = TestCluster::start(2).await?;
@@ -85,9 +86,11 @@ async fn an_old_generation_commits_nothing() -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    // Half of the partitions are the new one's now, from their beginnings on: nothing is committed yet.
+    // Half of the partitions are the new one's now, from their beginnings on: nothing is committed
+    // yet.
     let (processed, rejoined) = tokio::join!(new.process(50), rejoined);
-    (processed?, rejoined?);
+    processed?;
+    rejoined?;
     new.commit(&new.membership()?).await?;
     assert_eq!(
         old.membership()?.member_id,
@@ -106,7 +109,8 @@ async fn an_old_generation_commits_nothing() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two transactional ids in one group, one of them stopped past its session but within its transaction timeout.
+/// Two transactional ids in one group, one of them stopped past its session but within its
+/// transaction timeout.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_was_given_up_commits_nothing() -> anyhow::Result<()> {
     let cluster = TestCluster::start(2).await?;
@@ -135,7 +139,8 @@ async fn a_member_that_was_given_up_commits_nothing() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One instance id twice, with a transactional id each and within one generation: the member-id check.
+/// One instance id twice, with a transactional id each and within one generation: the member-id
+/// check.
 #[tokio::test(start_paused = true)]
 async fn an_old_member_of_an_instance_commits_nothing() -> anyhow::Result<()> {
     let cluster = TestCluster::start(3).await?;
@@ -235,8 +240,9 @@ fn assert_names_both(error: &StreamsError, id: &str) {
     );
 }
 
-/// Two instances of one job; one is cut off from the broker for longer than its session, not for longer than its
-/// transaction may last. What it had open when it comes back is refused, whatever it asks for first.
+/// Two instances of one job; one is cut off from the broker for longer than its session, not for
+/// longer than its transaction may last. What it had open when it comes back is refused, whatever
+/// it asks for first.
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_was_cut_off_past_its_session_doubles_nothing() -> anyhow::Result<()> {
     for seed in 0..6 {
@@ -279,7 +285,8 @@ async fn an_instance_that_was_cut_off_past_its_session_doubles_nothing() -> anyh
     Ok(())
 }
 
-/// Real processes: the second takes over at once, the first ends with an error that names the id and both epochs.
+/// Real processes: the second takes over at once, the first ends with an error that names the id
+/// and both epochs.
 #[tokio::test]
 async fn a_second_process_takes_over_at_once() -> anyhow::Result<()> {
     let mut pair = Pair::start().await?;
@@ -300,7 +307,8 @@ async fn a_second_process_takes_over_at_once() -> anyhow::Result<()> {
     pair.judge().await
 }
 
-/// Real processes: the first is stopped (SIGSTOP) while it works, and woken when the second has taken over.
+/// Real processes: the first is stopped (SIGSTOP) while it works, and woken when the second has
+/// taken over.
 #[tokio::test]
 async fn a_process_that_wakes_from_sigstop_writes_nothing_visible() -> anyhow::Result<()> {
     let mut pair = Pair::start().await?;

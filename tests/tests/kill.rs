@@ -1,5 +1,5 @@
-//! Short kill series: processes are killed while they work, and nothing is lost or doubled. `tests/README.md` names the
-//! command of the long ones.
+//! Short kill series: processes are killed while they work, and nothing is lost or doubled.
+//! `tests/README.md` names the command of the long ones.
 //!
 //! Invariants: each kill comes after a commit that came after the kill before.
 //! Never: mocks; these are the programs that users run.
@@ -13,6 +13,7 @@ fn folder() -> tempfile::TempDir {
         .expect("a temporary directory")
 }
 
+#[expect(clippy::print_stdout, reason = "each series says what it did")]
 async fn survives(series: Series) -> Report {
     let folder = folder();
     match run(&series, folder.path()).await {
