@@ -1,4 +1,5 @@
-//! A small job for tests in virtual time: it copies numbers from `in` to `out`, as a topology or by hand.
+//! A small job for tests in virtual time: it copies numbers from `in` to `out`, as a topology or by
+//! hand.
 //!
 //! Invariants: a number goes to the partition that it is congruent to; what is read back is sorted.
 //! Never: the real clock, a thread, or a socket.
@@ -105,7 +106,8 @@ pub async fn caught_up(
     Ok(tokio::time::timeout(patience, running.committed(&ends)).await??)
 }
 
-/// Checks that `out` has each number below `count` exactly once, and that the group is at the ends of `in`.
+/// Checks that `out` has each number below `count` exactly once, and that the group is at the ends
+/// of `in`.
 ///
 /// # Errors
 /// What is missing, or there more than once.

@@ -5,7 +5,8 @@
 //!  embedded:  feeder, oracle ──TCP──▶ orders_enriched --data-dir --listen
 //! ```
 //!
-//! Invariants: a process that is started again has the identity, directory and address of the one before.
+//! Invariants: a process that is started again has the identity, directory and address of the one
+//! before.
 //! Never: two processes on one data directory.
 
 use std::net::TcpListener;
@@ -97,7 +98,8 @@ impl Deployment {
         self.folder.join("data")
     }
 
-    /// Starts a process and waits until clients may connect (the job of a broker apart listens to nobody).
+    /// Starts a process and waits until clients may connect (the job of a broker apart listens to
+    /// nobody).
     ///
     /// # Errors
     /// Where it ends, or is not ready in time.
@@ -212,8 +214,8 @@ impl Deployment {
     }
 }
 
-/// A port that is free and that the system gives to nobody by itself: while the broker is down, a client's own connection
-/// must not come to sit on the broker's port.
+/// A port that is free and that the system gives to nobody by itself: while the broker is down, a
+/// client's own connection must not come to sit on the broker's port.
 fn free_port() -> anyhow::Result<u16> {
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 10_000;

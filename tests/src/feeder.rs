@@ -1,10 +1,13 @@
-//! The feeder: an idempotent producer that sends orders all the time and remembers what was acknowledged.
+//! The feeder: an idempotent producer that sends orders all the time and remembers what was
+//! acknowledged.
 //!
-//! Each record carries its number in the header `n`, so that even one without key and value can be told from others. The
-//! feeder rides through restarts of the broker. Beside it a spoiler sends orders in transactions that it aborts: nobody
-//! who reads committed records may ever act on one of them.
+//! Each record carries its number in the header `n`, so that even one without key and value can be
+//! told from others. The feeder rides through restarts of the broker. Beside it a spoiler sends
+//! orders in transactions that it aborts: nobody who reads committed records may ever act on one of
+//! them.
 //!
-//! Invariants: a number is sent once; what is in `acknowledged` was acknowledged with that partition and offset.
+//! Invariants: a number is sent once; what is in `acknowledged` was acknowledged with that
+//! partition and offset.
 //! Never: waits for an acknowledgement before it sends the next record.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,7 +128,8 @@ async fn feed(
     Ok(fed)
 }
 
-/// Aborts one transaction after the other, and answers how many of their records were acknowledged before.
+/// Aborts one transaction after the other, and answers how many of their records were acknowledged
+/// before.
 async fn spoil(
     transport: Arc<dyn Transport>,
     stopped: watch::Receiver<bool>,

@@ -65,7 +65,8 @@ impl Snapshot {
         })
     }
 
-    /// What the job has to make of an order: the enriched and the audit record, or nothing where it is malformed.
+    /// What the job has to make of an order: the enriched and the audit record, or nothing where it
+    /// is malformed.
     #[must_use]
     pub fn expected(&self, record: &ConsumerRecord) -> Option<(Enriched, Audit)> {
         let value = record.value.as_deref()?;

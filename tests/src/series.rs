@@ -5,8 +5,8 @@
 //!  end:   stop feeding ─▶ the job goes on to the ends ─▶ oracle and invariants
 //! ```
 //!
-//! Invariants: a kill counts only where the group's offsets have moved since the one before; which kills there are follows
-//! from the seed.
+//! Invariants: a kill counts only where the group's offsets have moved since the one before; which
+//! kills there are follows from the seed.
 //! Never: waits without a bound.
 
 use std::collections::BTreeMap;
@@ -316,7 +316,8 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// A process that dies while its broker recovers what the one before left: now at a random time, now at a point.
+    /// A process that dies while its broker recovers what the one before left: now at a random
+    /// time, now at a point.
     async fn die_in_recovery(&mut self, part: Part) -> anyhow::Result<()> {
         let trigger = self.deployment.trigger(part);
         let point = points::RECOVERY[self.random.usize(..points::RECOVERY.len())];
@@ -343,7 +344,8 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Waits until the group has committed something since the last kill, and counts the commits that it sees.
+    /// Waits until the group has committed something since the last kill, and counts the commits
+    /// that it sees.
     async fn new_commit(&mut self) -> anyhow::Result<()> {
         let give_up = Instant::now() + PATIENCE;
         let wanted = 1 + self.random.u64(..3);

@@ -1,7 +1,8 @@
-//! The simulation's sweep: many seeds, each a small world with faults of its own, and the same trace for the same seed.
+//! The simulation's sweep: many seeds, each a small world with faults of its own, and the same
+//! trace for the same seed.
 //!
-//! `MILLSTREAM_SEED=17 cargo test -p tests --test simulation one_seed -- --nocapture` prints what happens in one of them;
-//! `MILLSTREAM_SEEDS=1000..6000` changes which ones are swept.
+//! `MILLSTREAM_SEED=17 cargo test -p tests --test simulation one_seed -- --nocapture` prints what
+//! happens in one of them; `MILLSTREAM_SEEDS=1000..6000` changes which ones are swept.
 //!
 //! Invariants: those of `tests::simulation::invariants`, after every run.
 //! Never: real time.

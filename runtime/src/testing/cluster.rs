@@ -4,8 +4,8 @@
 //! up ──cut_power──▶ down ──restart──▶ up        crash = both
 //! ```
 //!
-//! Invariants: a crash keeps what a power cut would keep of an honest disk, and nothing else; clients find the new broker
-//! behind the same transport.
+//! Invariants: a crash keeps what a power cut would keep of an honest disk, and nothing else;
+//! clients find the new broker behind the same transport.
 //! Never: threads or the real clock.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +54,8 @@ impl TestCluster {
         Self::with(seed, NetworkFaults::NONE, BrokerOptions::new()).await
     }
 
-    /// A broker with these options behind a network with these faults. Placement, clock and seed are the cluster's.
+    /// A broker with these options behind a network with these faults. Placement, clock and seed
+    /// are the cluster's.
     ///
     /// # Errors
     /// As [`BrokerOptions::open`].
@@ -103,8 +104,8 @@ impl TestCluster {
         }
     }
 
-    /// Cuts the power and restores it: the broker stops at once, what was not synced is gone, and a new broker recovers the
-    /// rest.
+    /// Cuts the power and restores it: the broker stops at once, what was not synced is gone, and a
+    /// new broker recovers the rest.
     ///
     /// # Errors
     /// Where the recovery fails, which no crash of an honest disk may cause.
@@ -113,8 +114,8 @@ impl TestCluster {
         self.restart().await
     }
 
-    /// Cuts the power: the broker stops at once, and `unsynced` says what becomes of data and names that were not synced.
-    /// Until [`restart`](Self::restart) every attempt to connect fails.
+    /// Cuts the power: the broker stops at once, and `unsynced` says what becomes of data and names
+    /// that were not synced. Until [`restart`](Self::restart) every attempt to connect fails.
     pub fn cut_power(&self, unsynced: Unsynced) {
         let mut running = self.running();
         running.broker.halt();
@@ -147,7 +148,8 @@ impl TestCluster {
         &self.network
     }
 
-    /// Another network to the same broker, with faults of its own: for a client that is to be cut off, or spared.
+    /// Another network to the same broker, with faults of its own: for a client that is to be cut
+    /// off, or spared.
     #[must_use]
     pub fn another_network(&self, name: &str, faults: NetworkFaults) -> SimulatedNetwork {
         let number = {

@@ -1,7 +1,9 @@
-//! A cluster for tests: a broker that can crash, a network that delays and fails, both from one seed.
+//! A cluster for tests: a broker that can crash, a network that delays and fails, both from one
+//! seed.
 //!
-//! On a current-thread runtime with tokio's paused clock (`#[tokio::test(start_paused = true)]`) a test that uses these and
-//! nothing else that is random runs the same way every time: the same seed gives the same [`Trace`].
+//! On a current-thread runtime with tokio's paused clock (`#[tokio::test(start_paused = true)]`) a
+//! test that uses these and nothing else that is random runs the same way every time: the same seed
+//! gives the same [`Trace`].
 //!
 //! ```
 //! use millstream::prelude::*;

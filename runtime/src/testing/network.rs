@@ -1,8 +1,9 @@
 //! The simulated network: connections that delay frames, break, and cannot be made.
 //!
-//! A connection is TCP's: frames arrive in order or not at all. So frames are late by connection, which reorders them
-//! across connections, and what was sent on a connection that its client has given up still arrives. A frame that is lost
-//! takes its connection with it: a lost request was never seen by the broker, a lost response was acted on.
+//! A connection is TCP's: frames arrive in order or not at all. So frames are late by connection,
+//! which reorders them across connections, and what was sent on a connection that its client has
+//! given up still arrives. A frame that is lost takes its connection with it: a lost request was
+//! never seen by the broker, a lost response was acted on.
 //!
 //! ```text
 //! client ──▶ line (each frame with the time of its arrival) ──▶ broker
@@ -255,7 +256,8 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a frame: when, on which connection, which way, how large, and the first bytes (API and correlation).
+    /// Notes a frame: when, on which connection, which way, how large, and the first bytes (API and
+    /// correlation).
     fn note(&self, event: &FrameEvent<'_>) {
         let observer = {
             let mut state = self.state();
@@ -350,8 +352,8 @@ enum End {
 }
 
 impl Carry {
-    /// Carries frames both ways until the broker closes, a frame is lost, or the client closes and its last request has
-    /// arrived; then both ends see the connection closed.
+    /// Carries frames both ways until the broker closes, a frame is lost, or the client closes and
+    /// its last request has arrived; then both ends see the connection closed.
     async fn run(
         self,
         requests: (mpsc::Receiver<Frame>, mpsc::Sender<Frame>),

@@ -1,6 +1,7 @@
 //! What happened, in order: a running hash and a count, cheap enough to always be on.
 //!
-//! Invariants: two runs of one seed have equal traces, or something in them was not decided by the seed.
+//! Invariants: two runs of one seed have equal traces, or something in them was not decided by the
+//! seed.
 //! Never: holds the events themselves.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,8 @@
-//! The long kill series; `--kills N` of the job against a broker of its own (the broker in a third of the rounds) and
-//! `--embedded-kills N` of the process that holds both.
+//! The long kill series; `--kills N` of the job against a broker of its own (the broker in a third
+//! of the rounds) and `--embedded-kills N` of the process that holds both.
 //!
-//! Invariants: prints one line a series; exit code 1 and the output of the processes kept where anything was found.
+//! Invariants: prints one line a series; exit code 1 and the output of the processes kept where
+//! anything was found.
 //! Never: a kill without a commit before it.
 
 use std::process::ExitCode;

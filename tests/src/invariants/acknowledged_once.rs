@@ -1,5 +1,5 @@
-//! Every record that the feeder got acknowledged is in `orders` exactly once, where the acknowledgement says; no record is
-//! there twice.
+//! Every record that the feeder got acknowledged is in `orders` exactly once, where the
+//! acknowledgement says; no record is there twice.
 //!
 //! Invariants: records are told apart by the number in their header.
 //! Never: demands a record whose delivery failed; it may be there once, or not.

@@ -1,4 +1,5 @@
-//! A dead letter has key, value, timestamp and headers of its record, and Kafka's error headers behind them.
+//! A dead letter has key, value, timestamp and headers of its record, and Kafka's error headers
+//! behind them.
 //!
 //! Invariants: the record is the one that the letter's headers name.
 //! Never: judges how often it is there; that is another check.

@@ -1,5 +1,5 @@
-//! `orders.enriched` has exactly one record for each audited order, under the order's key and with the content that the
-//! join must have.
+//! `orders.enriched` has exactly one record for each audited order, under the order's key and with
+//! the content that the join must have.
 //!
 //! Invariants: what is expected is computed from `orders` and `customers`, with the model's types.
 //! Never: compares text; records are compared as what they mean.

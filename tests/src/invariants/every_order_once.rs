@@ -1,5 +1,5 @@
-//! Every (partition, offset) of `orders` that holds a record is exactly once in `orders.audit` or `orders.dead-letter`: in
-//! the one where its content belongs.
+//! Every (partition, offset) of `orders` that holds a record is exactly once in `orders.audit` or
+//! `orders.dead-letter`: in the one where its content belongs.
 //!
 //! Invariants: an audit record names its source in its value, a dead letter in its headers.
 //! Never: looks at an order's own id, which a producer may repeat.

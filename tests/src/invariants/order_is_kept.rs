@@ -1,4 +1,5 @@
-//! Outputs of one source partition lie in the order of their source offsets, in each partition that they went to.
+//! Outputs of one source partition lie in the order of their source offsets, in each partition that
+//! they went to.
 //!
 //! Invariants: judged on `orders.audit`, whose values name their source.
 //! Never: compares over partitions; there is no order between them.

@@ -1,4 +1,5 @@
-//! Requests as they arrive at the broker: counted, so that a strike can follow one; told, where the run is to be read.
+//! Requests as they arrive at the broker: counted, so that a strike can follow one; told, where the
+//! run is to be read.
 //!
 //! Invariants: a request is counted when it arrives, before the broker sees it.
 //! Never: changes or delays a frame.

@@ -23,10 +23,13 @@ use millstream::testing::{Direction, FrameEvent};
 /// Longest text of one message.
 const TEXT_MAX: usize = 700;
 
+/// What tells a request from every other.
+type Question = (String, u64, i32);
+
 /// Remembers what was asked, to decode what is answered.
 #[derive(Debug, Default)]
 pub(super) struct Describer {
-    asked: Mutex<BTreeMap<(String, u64, i32), (ApiKey, i16)>>,
+    asked: Mutex<BTreeMap<Question, (ApiKey, i16)>>,
 }
 
 impl Describer {

@@ -1,6 +1,8 @@
-//! Strikes: power cuts of the broker, instances of the job that are cut off, taken over, or joined by another one.
+//! Strikes: power cuts of the broker, instances of the job that are cut off, taken over, or joined
+//! by another one.
 //!
-//! Invariants: one instance at a time is started again where it ends; one that was taken over ends by itself.
+//! Invariants: one instance at a time is started again where it ends; one that was taken over ends
+//! by itself.
 //! Never: touches what a client or the broker holds.
 
 use std::sync::Arc;
@@ -135,7 +137,8 @@ impl Faults {
         let notices = self.plan.static_members;
         self.beside.push(tokio::spawn(async move {
             cut_for(&old_network, cut, healed).await;
-            // The group tells a static member; another one notices when it writes, and may have nothing to write.
+            // The group tells a static member; another one notices when it writes, and may have
+            // nothing to write.
             let ended = if notices {
                 old.ended(ENDING_MAX).await
             } else {

@@ -155,7 +155,8 @@ pub struct History {
     pub snapshots: Vec<Snapshot>,
     /// The whole log at the end.
     pub raw: BTreeMap<TopicPartition, Vec<RawBatch>>,
-    /// What went wrong outside of any invariant: a part that did not finish in time, an error that nothing explains.
+    /// What went wrong outside of any invariant: a part that did not finish in time, an error that
+    /// nothing explains.
     pub mishaps: Vec<String>,
     /// Transactions that were not complete at the end.
     pub incomplete: Vec<String>,

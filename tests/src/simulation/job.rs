@@ -1,6 +1,8 @@
-//! The job: two workers that read the input and write two topics, and a supervisor that starts it again.
+//! The job: two workers that read the input and write two topics, and a supervisor that starts it
+//! again.
 //!
-//! Invariants: a job that ends with an error is started again until it is told to stop; why it ended is counted.
+//! Invariants: a job that ends with an error is started again until it is told to stop; why it
+//! ended is counted.
 //! Never: helps the job along.
 
 use std::sync::Arc;
@@ -146,7 +148,8 @@ impl Instance {
         self.again.store(false, Ordering::Relaxed);
     }
 
-    /// Tells the instance to commit and stop; its error where it had one, or where it did not stop in time.
+    /// Tells the instance to commit and stop; its error where it had one, or where it did not stop
+    /// in time.
     pub(super) async fn stop(self, within: Duration) -> Result<Option<StreamsError>, String> {
         let began = Instant::now();
         let _ = self.stop.send(());

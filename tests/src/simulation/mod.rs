@@ -1,5 +1,5 @@
-//! The simulation: broker, two producers, a job with two workers and readers of committed records on one runtime in virtual
-//! time, with faults from a seed.
+//! The simulation: broker, two producers, a job with two workers and readers of committed records
+//! on one runtime in virtual time, with faults from a seed.
 //!
 //! ```text
 //! producers ─▶ orders ─▶ job (2 workers) ─▶ orders.enriched, orders.audit ─▶ readers

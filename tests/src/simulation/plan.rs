@@ -31,7 +31,8 @@ pub enum Strike {
         /// How long the broker is away.
         down: Duration,
     },
-    /// The job is cut off, another instance takes its transactional id over; later the first can be heard again.
+    /// The job is cut off, another instance takes its transactional id over; later the first can be
+    /// heard again.
     Takeover {
         /// How long the first instance is cut off.
         cut: Duration,
@@ -41,8 +42,8 @@ pub enum Strike {
         /// How long.
         cut: Duration,
     },
-    /// A second instance joins, and the first is cut off between its offsets and the end of their transaction, for longer
-    /// than the group waits for it.
+    /// A second instance joins, and the first is cut off between its offsets and the end of their
+    /// transaction, for longer than the group waits for it.
     Expelled {
         /// How long the first instance is cut off.
         cut: Duration,
@@ -177,7 +178,8 @@ fn network(random: &mut fastrand::Rng) -> NetworkFaults {
     NetworkFaults {
         delay_max: ms(random, 0, 15),
         slow_one_in: random.u32(10..=150),
-        // Beyond the request timeout: the client has given the connection up when the frame arrives.
+        // Beyond the request timeout: the client has given the connection up when the frame
+        // arrives.
         slow_max: ms(random, 20, 6_000),
         lost_one_in: random.u32(15..=300),
         refused_one_in: random.u32(3..=30),

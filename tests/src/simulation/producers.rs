@@ -1,6 +1,8 @@
-//! The two producers: one idempotent, one transactional that aborts now and then and is lost now and then.
+//! The two producers: one idempotent, one transactional that aborts now and then and is lost now
+//! and then.
 //!
-//! Invariants: every value is written once; what is not known to have failed is never written again.
+//! Invariants: every value is written once; what is not known to have failed is never written
+//! again.
 //! Never: looks at the log.
 
 use std::sync::Arc;
@@ -123,7 +125,8 @@ impl Writer {
         }
     }
 
-    /// Writes transactions. One that failed is not written again: the next one has records of its own.
+    /// Writes transactions. One that failed is not written again: the next one has records of its
+    /// own.
     pub(super) async fn write_transactions(mut self) {
         let mut producer: Option<Producer> = None;
         let mut lost: Option<Producer> = None;
@@ -179,7 +182,9 @@ impl Writer {
             let _ = lost.begin();
             let value = format!("z-{number}");
             let late = ProducerRecord::new(INPUT).key("k0").value(value.clone());
-            let Ok(delivery) = lost.send(late).await else { return };
+            let Ok(delivery) = lost.send(late).await else {
+                return;
+            };
             record.count("lost producer wrote late");
             record.lock().late.push(value);
             match lost.commit().await {

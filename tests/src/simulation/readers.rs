@@ -1,4 +1,5 @@
-//! The checkers that read while everything runs: one over the faulty network, one that takes snapshots.
+//! The checkers that read while everything runs: one over the faulty network, one that takes
+//! snapshots.
 //!
 //! Invariants: what a reader is given is noted before anything else happens.
 //! Never: judges.

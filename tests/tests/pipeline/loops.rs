@@ -10,7 +10,8 @@ use millstream::testing::TestCluster;
 use tests::copying::{self, ByHand, GROUP, numbers};
 use tests::oracle;
 
-/// Row 114: a consumer commits nothing by itself, neither with time, nor with a poll, nor when it is closed.
+/// Row 114: a consumer commits nothing by itself, neither with time, nor with a poll, nor when it
+/// is closed.
 #[tokio::test(start_paused = true)]
 async fn a_consumer_commits_nothing_by_itself() -> anyhow::Result<()> {
     let cluster = TestCluster::start(1).await?;
@@ -31,7 +32,8 @@ async fn a_consumer_commits_nothing_by_itself() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Row 129: after an abort the consumer goes back to the committed offsets; a loop that polls on instead skips the batch.
+/// Row 129: after an abort the consumer goes back to the committed offsets; a loop that polls on
+/// instead skips the batch.
 #[tokio::test(start_paused = true)]
 async fn after_an_abort_the_same_records_come_again_only_if_the_consumer_goes_back()
 -> anyhow::Result<()> {

@@ -1,5 +1,6 @@
-//! Rules of a read-process-write job over the embedded broker, in memory and in virtual time. Rows are those of the
-//! statements that the product is built from; each test names the ones that it shows.
+//! Rules of a read-process-write job over the embedded broker, in memory and in virtual time. Rows
+//! are those of the statements that the product is built from; each test names the ones that it
+//! shows.
 //!
 //! | module | what it shows |
 //! |---|---|

@@ -14,7 +14,8 @@ use tests::oracle;
 
 use super::producer;
 
-/// Row 58: an acknowledgement says that the record survives a power cut. It says nothing about readers.
+/// Row 58: an acknowledgement says that the record survives a power cut. It says nothing about
+/// readers.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledged_record_survives_a_power_cut() -> anyhow::Result<()> {
     let cluster = TestCluster::start(1).await?;
@@ -32,8 +33,8 @@ async fn an_acknowledged_record_survives_a_power_cut() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Row 19, row 20: a restarted producer has a new id, and what it sends again is there again; with a transactional id the
-/// predecessor's open work is undone first.
+/// Row 19, row 20: a restarted producer has a new id, and what it sends again is there again; with
+/// a transactional id the predecessor's open work is undone first.
 #[tokio::test(start_paused = true)]
 async fn only_a_transactional_id_deduplicates_over_a_restart() -> anyhow::Result<()> {
     let cluster = TestCluster::start(2).await?;
@@ -71,8 +72,8 @@ async fn only_a_transactional_id_deduplicates_over_a_restart() -> anyhow::Result
     Ok(())
 }
 
-/// Row 123, row 127: without a coordinator nothing ends; a commit without an answer is asked for again, and takes effect
-/// once.
+/// Row 123, row 127: without a coordinator nothing ends; a commit without an answer is asked for
+/// again, and takes effect once.
 #[tokio::test(start_paused = true)]
 async fn a_commit_without_an_answer_is_asked_for_again() -> anyhow::Result<()> {
     for (round, power_cut) in [false, true].into_iter().enumerate() {
@@ -113,7 +114,8 @@ async fn a_commit_without_an_answer_is_asked_for_again() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Row 60: records of one key keep their order from producer to output, whatever the network does on the way.
+/// Row 60: records of one key keep their order from producer to output, whatever the network does
+/// on the way.
 #[tokio::test(start_paused = true)]
 async fn order_per_key_holds_end_to_end_on_a_rough_network() -> anyhow::Result<()> {
     for seed in 0..4 {

@@ -1,7 +1,7 @@
 //! Records that take long, against the time that a transaction may last (rows 120 and 121).
 //!
-//! A closure that computes for a while is one that moves the virtual clock; where others have to get on meanwhile, it is
-//! one that blocks its thread.
+//! A closure that computes for a while is one that moves the virtual clock; where others have to
+//! get on meanwhile, it is one that blocks its thread.
 //!
 //! Invariants: a job either gets on or says why it cannot, with both numbers.
 //! Never: a loop without an end: every wait here has one.
@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use millstream::client::{IntoTransport as _, Producer, ProducerRecord};
-use millstream::streams::{Placement, Streams, StreamsBuilder, StreamsError, strings};
+use millstream::streams::{Placement, Streams, StreamsBuilder, StreamsError, Topology, strings};
 use millstream::testing::TestCluster;
 use millstream::{Broker, TopicPartition};
 use tests::{copying, oracle};
@@ -43,7 +43,8 @@ fn job(cluster: &TestCluster, took: impl Fn(u64) -> Duration + Send + Sync + 'st
         .set("transaction.timeout.ms", 10_000)
 }
 
-/// 500 records of 200 ms each take ten times as long as a transaction may: they are committed in smaller pieces.
+/// 500 records of 200 ms each take ten times as long as a transaction may: they are committed in
+/// smaller pieces.
 #[tokio::test(start_paused = true)]
 async fn many_slow_records_are_committed_in_smaller_pieces() -> anyhow::Result<()> {
     for interval_ms in [100, 5_000, 9_900] {
@@ -59,14 +60,16 @@ async fn many_slow_records_are_committed_in_smaller_pieces() -> anyhow::Result<(
     Ok(())
 }
 
-/// The coordinator has aborted the transaction before the records were done: they are processed again, fewer at a time.
+/// The coordinator has aborted the transaction before the records were done: they are processed
+/// again, fewer at a time.
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_outlived_its_transaction_is_done_again_in_smaller_pieces()
 -> anyhow::Result<()> {
     let cluster = TestCluster::start(1).await?;
     let job = job(&cluster, |_| Duration::from_secs(4));
     let mut running = job.set("commit.interval.ms", 9_900).start().await?;
-    // One record after the other, so that the transaction is open at the coordinator while the next ones are slow.
+    // One record after the other, so that the transaction is open at the coordinator while the next
+    // ones are slow.
     for number in 0..24 {
         copying::produce(&cluster, number..number + 1).await?;
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -78,8 +81,8 @@ async fn a_batch_that_outlived_its_transaction_is_done_again_in_smaller_pieces()
     Ok(())
 }
 
-/// One record alone takes longer than a transaction may last. Its transaction begins at the coordinator with its outputs,
-/// so alone it can be committed.
+/// One record alone takes longer than a transaction may last. Its transaction begins at the
+/// coordinator with its outputs, so alone it can be committed.
 #[tokio::test(start_paused = true)]
 async fn a_record_slower_than_the_timeout_is_committed_alone() -> anyhow::Result<()> {
     for before in [0, 1, 40] {
@@ -100,20 +103,13 @@ async fn a_record_slower_than_the_timeout_is_committed_alone() -> anyhow::Result
     Ok(())
 }
 
-/// The same among others, with threads and the real clock: the coordinator aborts their common transaction while the
-/// record is slow. The others are committed without it, and either it is committed alone, or the job says that it cannot
-/// be, and names both numbers.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_record_among_others_ends_alone_in_its_transaction() -> anyhow::Result<()> {
-    const SLOW: usize = 10;
-    const COUNT: usize = 20;
-    let broker = Broker::in_memory().await?;
-    let producer = Producer::idempotent().connect(&broker).await?;
+/// Copies `in` to `out`; the record of this number takes longer than a transaction may last.
+fn slow_at(slow: usize) -> anyhow::Result<Topology> {
     let builder = StreamsBuilder::new();
     builder
         .stream("in", strings())
-        .map_values(|_, number: String| {
-            let ms = if number == SLOW.to_string() {
+        .map_values(move |_, number: String| {
+            let ms = if number == slow.to_string() {
                 1_600
             } else {
                 10
@@ -126,7 +122,19 @@ async fn a_slow_record_among_others_ends_alone_in_its_transaction() -> anyhow::R
             number
         })
         .to("out", strings());
-    let job = Streams::new(copying::GROUP, builder.build()?).connect(&broker);
+    Ok(builder.build()?)
+}
+
+/// The same among others, with threads and the real clock: the coordinator aborts their common
+/// transaction while the record is slow. The others are committed without it, and either it is
+/// committed alone, or the job says that it cannot be, and names both numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_record_among_others_ends_alone_in_its_transaction() -> anyhow::Result<()> {
+    const SLOW: usize = 10;
+    const COUNT: usize = 20;
+    let broker = Broker::in_memory().await?;
+    let producer = Producer::idempotent().connect(&broker).await?;
+    let job = Streams::new(copying::GROUP, slow_at(SLOW)?).connect(&broker);
     let settings = [("transaction.timeout.ms", 700), ("commit.interval.ms", 400)];
     let job = settings
         .into_iter()

@@ -55,7 +55,8 @@ fn offsets(offset: i64) -> Vec<(TopicPartition, OffsetAndMetadata)> {
     vec![(TopicPartition::new("in", 0), offset.into())]
 }
 
-/// Row 113: offsets that were sent are with the coordinator, and count once the transaction commits.
+/// Row 113: offsets that were sent are with the coordinator, and count once the transaction
+/// commits.
 #[tokio::test(start_paused = true)]
 async fn offsets_count_once_their_transaction_commits() -> anyhow::Result<()> {
     let cluster = TestCluster::start(2).await?;
@@ -109,8 +110,9 @@ async fn every_partition_of_a_transaction_ends_in_a_marker() -> anyhow::Result<(
     Ok(())
 }
 
-/// Row 116, row 117, row 119: readers of committed records stop below the first open transaction, leave out aborted
-/// records and see gaps in the offsets; readers of uncommitted records, which have to be asked for, see everything.
+/// Row 116, row 117, row 119: readers of committed records stop below the first open transaction,
+/// leave out aborted records and see gaps in the offsets; readers of uncommitted records, which
+/// have to be asked for, see everything.
 #[tokio::test(start_paused = true)]
 async fn readers_of_committed_records_see_neither_open_nor_aborted_ones() -> anyhow::Result<()> {
     let cluster = TestCluster::start(4).await?;
@@ -168,8 +170,8 @@ async fn readers_of_committed_records_see_neither_open_nor_aborted_ones() -> any
     Ok(())
 }
 
-/// Row 120, row 125: a transaction that outlives its timeout is aborted by the coordinator; the producer hears of it, aborts,
-/// has a new epoch, and does the work again.
+/// Row 120, row 125: a transaction that outlives its timeout is aborted by the coordinator; the
+/// producer hears of it, aborts, has a new epoch, and does the work again.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_past_its_timeout_is_aborted_and_can_be_done_again() -> anyhow::Result<()> {
     let cluster = TestCluster::start(5).await?;

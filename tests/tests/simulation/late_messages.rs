@@ -1,8 +1,11 @@
-//! What arrives late, or was answered to nobody: rows P8 and T5 of the fault catalogue, with the real client over the
-//! simulated network.
+//! What arrives late, or was answered to nobody: rows P8 and T5 of the fault catalogue, with the
+//! real client over the simulated network.
 //!
-//! Invariants: a late end of one transaction never ends the next one; a batch whose acknowledgement was lost is there once.
+//! Invariants: a late end of one transaction never ends the next one; a batch whose acknowledgement
+//! was lost is there once.
 //! Never: real time.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where a step fails")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,8 +55,8 @@ fn order(value: &'static str) -> ProducerRecord {
     ProducerRecord::new("orders").partition(0).value(value)
 }
 
-/// The first EndTxn is held up on its connection, the client gives that up and commits over another one, and the first
-/// arrives while the next transaction is open. True where it did.
+/// The first EndTxn is held up on its connection, the client gives that up and commits over another
+/// one, and the first arrives while the next transaction is open. True where it did.
 async fn late_end(seed: u64, late_commits: bool) -> bool {
     let cluster = TestCluster::start(seed).await.unwrap();
     let network = cluster.network();

@@ -1,8 +1,11 @@
-//! A reader of committed records is given exactly the committed records of the log, during the run and after it.
+//! A reader of committed records is given exactly the committed records of the log, during the run
+//! and after it.
 //!
-//! Two witnesses: what the producer knows of its own transactions, and the markers in the log itself.
+//! Two witnesses: what the producer knows of its own transactions, and the markers in the log
+//! itself.
 //!
-//! Invariants: no value of an aborted transaction, or of a producer that was fenced, was ever given to a reader; what a reader was given = what markers say.
+//! Invariants: no value of an aborted transaction, or of a producer that was fenced, was ever given
+//! to a reader; what a reader was given = what markers say.
 //! Never: uses the clients' filter.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,8 @@
-//! What was acknowledged or committed is there, where it was said to be, once; a transaction is there whole or not at all.
+//! What was acknowledged or committed is there, where it was said to be, once; a transaction is
+//! there whole or not at all.
 //!
-//! Invariants: acknowledged ⇒ present at its offset; committed ⇒ every record present; aborted ⇒ none; not known ⇒ all or
-//! none; nothing twice.
+//! Invariants: acknowledged ⇒ present at its offset; committed ⇒ every record present; aborted ⇒
+//! none; not known ⇒ all or none; nothing twice.
 //! Never: minds a record whose delivery failed, as long as it is there at most once.
 
 use super::super::history::{Ended, History, INPUT, Sent};

@@ -18,10 +18,13 @@ use millstream::TopicPartition;
 
 use super::history::{History, Reading, Seen};
 
+/// Answers what breaks it.
+type Invariant = fn(&History) -> Vec<String>;
+
 /// The text of everything that does not hold.
 #[must_use]
 pub fn check(history: &History) -> Vec<String> {
-    let all: [(&str, fn(&History) -> Vec<String>); 8] = [
+    let all: [(&str, Invariant); 8] = [
         ("exactly_once", exactly_once::check),
         ("aborted_is_invisible", aborted_is_invisible::check),
         (
@@ -40,7 +43,8 @@ pub fn check(history: &History) -> Vec<String> {
         .map(|mishap| format!("mishap: {mishap}"))
         .collect();
     if !history.mishaps.is_empty() {
-        // What did not finish breaks many things; those that hold at any time are still worth a look.
+        // What did not finish breaks many things; those that hold at any time are still worth a
+        // look.
         let safety = [
             "aborted_is_invisible",
             "offsets_and_outputs_together",
@@ -130,7 +134,24 @@ mod tests {
         }
     }
 
-    /// A history in which everything holds: one record on its own, a transaction of two, their outputs.
+    /// The log that such a reading comes from: one plain record, a transaction, its marker.
+    fn raw_of(reading: &Reading) -> BTreeMap<TopicPartition, Vec<RawBatch>> {
+        reading
+            .iter()
+            .map(|(partition, seen)| {
+                let (first, rest) = (seen[..1].to_vec(), seen[1..].to_vec());
+                let batches = vec![
+                    batch(0, false, first),
+                    batch(1, true, rest),
+                    batch(3, true, Vec::new()),
+                ];
+                (partition.clone(), batches)
+            })
+            .collect()
+    }
+
+    /// A history in which everything holds: one record on its own, a transaction of two, their
+    /// outputs.
     pub(super) fn history() -> History {
         let input = TopicPartition::new(INPUT, 0);
         let inputs = vec![
@@ -174,18 +195,6 @@ mod tests {
                 .map(|partition| (partition.clone(), marks))
                 .collect(),
         };
-        let raw = reading
-            .iter()
-            .map(|(partition, seen)| {
-                let (first, rest) = (seen[..1].to_vec(), seen[1..].to_vec());
-                let batches = vec![
-                    batch(0, false, first),
-                    batch(1, true, rest),
-                    batch(3, true, Vec::new()),
-                ];
-                (partition.clone(), batches)
-            })
-            .collect();
         let records = vec![written(1), written(2)];
         History {
             idempotent: vec![written(0)],
@@ -193,10 +202,10 @@ mod tests {
                 records,
                 ended: Ended::Committed,
             }],
+            raw: raw_of(&reading),
             live: reading.clone(),
             calm: reading,
             snapshots: vec![snapshot],
-            raw,
             committed: BTreeMap::from([(input.clone(), 4)]),
             ends: BTreeMap::from([(input, 4)]),
             ..History::default()

@@ -1,10 +1,11 @@
-//! At every snapshot: offsets are committed if and only if the outputs of the records below them are visible.
+//! At every snapshot: offsets are committed if and only if the outputs of the records below them
+//! are visible.
 //!
-//! A reader waits in front of the first open transaction of a partition, so a committed output may lie behind one: then it
-//! is in the log already, at or beyond the last stable offset.
+//! A reader waits in front of the first open transaction of a partition, so a committed output may
+//! lie behind one: then it is in the log already, at or beyond the last stable offset.
 //!
-//! Invariants: offset committed first, outputs read after: they are there; outputs read first, offset asked for after: it
-//! is committed.
+//! Invariants: offset committed first, outputs read after: they are there; outputs read first,
+//! offset asked for after: it is committed.
 //! Never: compares what was read at different times the other way round.
 
 use std::collections::BTreeSet;

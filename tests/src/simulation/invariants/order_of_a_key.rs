@@ -1,4 +1,5 @@
-//! Records of one key keep their order: from a producer to the input, and from the input to the outputs.
+//! Records of one key keep their order: from a producer to the input, and from the input to the
+//! outputs.
 //!
 //! Invariants: numbers of a producer rise along a key; source offsets rise along a key.
 //! Never: compares the records of two producers.

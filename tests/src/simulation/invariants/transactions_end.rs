@@ -1,7 +1,8 @@
-//! Once the faults are over every transaction comes to its end, and nothing holds readers back any more.
+//! Once the faults are over every transaction comes to its end, and nothing holds readers back any
+//! more.
 //!
-//! Invariants: no transactional id is anywhere but Empty or Complete; the job has committed all of its input; last stable
-//! offset = high watermark.
+//! Invariants: no transactional id is anywhere but Empty or Complete; the job has committed all of
+//! its input; last stable offset = high watermark.
 //! Never: accepts an end that only a time-out of the run explains.
 
 use super::super::history::History;

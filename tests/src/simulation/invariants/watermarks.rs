@@ -1,4 +1,5 @@
-//! Start ≤ last stable offset ≤ high watermark, and none of them ever goes back, over crashes of the broker too.
+//! Start ≤ last stable offset ≤ high watermark, and none of them ever goes back, over crashes of
+//! the broker too.
 //!
 //! Invariants: as above.
 //! Never: compares offsets that were asked for in the wrong order.
