@@ -18,6 +18,8 @@ pub struct Binaries {
     pub millstream: PathBuf,
     /// The example job.
     pub orders_enriched: PathBuf,
+    /// The loop by hand.
+    pub by_hand: PathBuf,
 }
 
 static BUILT: Mutex<Option<Binaries>> = Mutex::new(None);
@@ -37,10 +39,11 @@ impl Binaries {
         std::fs::create_dir_all(&folder)?;
         let lock = std::fs::File::create(folder.join("lock"))?;
         lock.lock().context("the lock of the built programs")?;
-        let [millstream, orders_enriched] = place.build()?;
+        let [millstream, orders_enriched, by_hand] = place.build()?;
         let binaries = Self {
             millstream: keep(&millstream, &folder)?,
             orders_enriched: keep(&orders_enriched, &folder)?,
+            by_hand: keep(&by_hand, &folder)?,
         };
         *built = Some(binaries.clone());
         Ok(binaries)
@@ -83,7 +86,7 @@ impl Place {
         })
     }
 
-    fn build(&self) -> anyhow::Result<[PathBuf; 2]> {
+    fn build(&self) -> anyhow::Result<[PathBuf; 3]> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
         let profile = if self.profile == "debug" {
             "dev"
@@ -99,6 +102,8 @@ impl Place {
                 "millstream",
                 "--example",
                 "orders_enriched",
+                "--example",
+                "by_hand",
             ])
             .args([
                 "--features",
@@ -126,6 +131,7 @@ impl Place {
         Ok([
             executable(&messages, "millstream")?,
             executable(&messages, "orders_enriched")?,
+            executable(&messages, "by_hand")?,
         ])
     }
 }

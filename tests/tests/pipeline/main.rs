@@ -7,6 +7,7 @@
 //! | `transactions` | the order of calls, what readers see and when, time-outs, errors that an abort mends |
 //! | `outages` | acknowledgements over a power cut, commits without an answer, order per key on a bad network |
 //! | `loops` | a consumer's part in the loop: no commits of its own, back to the committed offsets after an abort |
+//! | `programs` | the hand-written loop as it ships, and what a data directory holds |
 //! | `slow` | records that take long, against the time that a transaction may last |
 //!
 //! Invariants: everything goes through the public interfaces.
@@ -14,6 +15,7 @@
 
 mod loops;
 mod outages;
+mod programs;
 mod slow;
 mod transactions;
 
