@@ -46,6 +46,7 @@ pub struct Deployment {
     broker: Option<Process>,
     job: Option<Process>,
     starts: u32,
+    threads: u32,
 }
 
 impl Deployment {
@@ -64,6 +65,7 @@ impl Deployment {
             broker: None,
             job: None,
             starts: 0,
+            threads: 1,
         })
     }
 
@@ -90,6 +92,11 @@ impl Deployment {
                 "job"
             },
         )
+    }
+
+    /// How many workers the next job has.
+    pub fn set_threads(&mut self, threads: u32) {
+        self.threads = threads;
     }
 
     /// The data directory.
@@ -138,7 +145,8 @@ impl Deployment {
     /// # Errors
     /// Where it cannot be started.
     pub fn spawn_job(&mut self, more: &[&str], name: &str) -> anyhow::Result<Process> {
-        let mut arguments = vec!["--no-load".to_owned()];
+        let threads = self.threads.to_string();
+        let mut arguments = vec!["--no-load".to_owned(), "--threads".to_owned(), threads];
         if self.embedded {
             arguments.extend(["--data-dir".to_owned(), self.data().display().to_string()]);
             arguments.extend(["--listen".to_owned(), self.address()]);

@@ -215,6 +215,8 @@ impl<'a> Rounds<'a> {
 
     async fn round(&mut self) -> anyhow::Result<()> {
         self.new_commit().await?;
+        // A job with fewer workers than the one before has to end what the surplus ones left open.
+        self.deployment.set_threads(self.random.u32(1..=3));
         let victim = self.victim();
         let death = self.death(victim);
         self.die(victim, death).await?;
