@@ -1,4 +1,5 @@
-//! What a user's disk and terminal see: the hand-written loop as it ships, and the batches in a data directory.
+//! What a user's disk and terminal see: the hand-written loop as it ships, and the batches in a
+//! data directory.
 //!
 //! Invariants: files are read with the broker closed.
 //! Never: a port.
@@ -15,7 +16,8 @@ use tests::binaries::Binaries;
 use tests::copying::record;
 use tests::process::Process;
 
-/// Row 128: the loop by hand, with a branch for each class of error, does its work exactly once and ends.
+/// Row 128: the loop by hand, with a branch for each class of error, does its work exactly once and
+/// ends.
 #[tokio::test]
 async fn the_loop_by_hand_ends_with_every_record_once() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
@@ -30,8 +32,8 @@ async fn the_loop_by_hand_ends_with_every_record_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Row 9, row 22: every batch on disk carries producer id, epoch and base sequence; sequences count records, begin at 0 in
-/// each partition and have no gap.
+/// Row 9, row 22: every batch on disk carries producer id, epoch and base sequence; sequences count
+/// records, begin at 0 in each partition and have no gap.
 #[tokio::test]
 async fn every_batch_on_disk_says_who_wrote_it_and_in_which_place() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
