@@ -18,6 +18,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use millstream::client::{TcpTransport, Transport};
 
+use tokio::time::Instant;
+
 use crate::binaries::Binaries;
 use crate::points::Trigger;
 use crate::process::Process;
@@ -116,7 +118,19 @@ impl Deployment {
             Part::Job => self.spawn_job(&["--follow"], "job")?,
         };
         if part == Part::Broker || self.embedded {
-            process.line("listening on ", PATIENCE).await?;
+            // A child that another test is starting holds a copy of this process's files until its
+            // program is loaded, the lock of a broker that was closed here among them.
+            let give_up = Instant::now() + PATIENCE;
+            while let Err(error) = process.line("listening on ", PATIENCE).await {
+                let locked = error.to_string().contains("in use by another process");
+                if !locked || Instant::now() >= give_up {
+                    return Err(error);
+                }
+                process = match part {
+                    Part::Broker => self.spawn_broker()?,
+                    Part::Job => self.spawn_job(&["--follow"], "job")?,
+                };
+            }
         }
         *self.slot(part) = Some(process);
         Ok(())

@@ -41,6 +41,8 @@ impl Process {
         command
             .args(arguments)
             .envs(environment.iter().map(|(key, value)| (*key, value)))
+            // What a program complains of is its message, not where in the code it arose.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(File::create(&out)?)
             .stderr(File::create(&err)?)
