@@ -101,7 +101,7 @@ impl Faults {
                 }
                 Strike::Takeover { cut } => self.take_over(cut),
                 Strike::CutOff { cut } => self.cut_off(cut),
-                Strike::Expelled { cut } => self.expel(cut).await,
+                Strike::Expelled { then, cut } => self.expel(then, cut).await,
                 Strike::SecondInstance { runs } => self.second_instance(runs),
             }
         }
@@ -161,7 +161,8 @@ impl Faults {
         }
     }
 
-    async fn expel(&mut self, cut: Duration) {
+    async fn expel(&mut self, then: Duration, cut: Duration) {
+        self.record.count("job expelled from its group");
         self.second_instance(cut + Duration::from_secs(10));
         // The second joins first: the group hands partitions over to nobody else.
         tokio::time::sleep(Duration::from_millis(700)).await;
@@ -169,6 +170,7 @@ impl Faults {
             let offsets = self.arrivals.wait_on(network, ApiKey::TxnOffsetCommit);
             let _ = tokio::time::timeout(REQUEST_MAX, offsets).await;
         }
+        tokio::time::sleep(then).await;
         self.cut_off(cut);
     }
 

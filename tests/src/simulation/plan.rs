@@ -45,6 +45,8 @@ pub enum Strike {
     /// A second instance joins, and the first is cut off between its offsets and the end of their
     /// transaction, for longer than the group waits for it.
     Expelled {
+        /// How long after its offsets arrived it is cut off.
+        then: Duration,
         /// How long the first instance is cut off.
         cut: Duration,
     },
@@ -202,7 +204,8 @@ fn strike(random: &mut fastrand::Rng) -> Strike {
         6 | 7 => Strike::Takeover {
             cut: ms(random, 100, 12_000),
         },
-        8 if random.bool() => Strike::Expelled {
+        8 if random.u32(..3) > 0 => Strike::Expelled {
+            then: ms(random, 2, 30),
             cut: ms(random, 6_200, 9_500),
         },
         8 => Strike::CutOff {
