@@ -84,7 +84,7 @@ impl Photographer {
     /// Takes one snapshot after the other, for as long as it is polled.
     pub(super) async fn run(&self) {
         loop {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            tokio::time::sleep(Duration::from_millis(800)).await;
             // The broker may be away.
             let patience = Duration::from_secs(5);
             match tokio::time::timeout(patience, self.snapshot()).await {
