@@ -93,6 +93,9 @@ pub struct Plan {
     pub request_timeout: Duration,
     /// Transaction timeout of job and producer.
     pub transaction_timeout: Duration,
+    /// How long a call of the transactional producer waits (`max.block.ms`): where it is short,
+    /// commits are in doubt.
+    pub max_block: Duration,
     /// Size at which a partition's file is closed and the next one begun.
     pub segment_bytes: u32,
     /// Whether the job's instances are static members of the group.
@@ -141,6 +144,7 @@ impl Plan {
             commit_interval: ms(&mut random, 10, 150),
             request_timeout: ms(&mut random, 1_500, 4_000),
             transaction_timeout: ms(&mut random, 1_500, 10_000),
+            max_block: ms(&mut random, 1_000, 12_000),
             segment_bytes: if random.bool() {
                 random.u32(300..=3_000)
             } else {

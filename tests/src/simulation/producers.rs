@@ -202,6 +202,7 @@ impl Writer {
             let builder = Producer::transactional(TRANSACTIONAL_ID)
                 .client(self.client.clone())
                 .linger_ms(self.random.u64(..=20))
+                .max_block_ms(self.plan.max_block.as_millis() as u64)
                 .transaction_timeout_ms(self.plan.transaction_timeout.as_millis() as u64);
             let producer = match builder.connect(&self.network).await {
                 Ok(producer) => producer,
