@@ -185,7 +185,7 @@ fn reason(error: &StreamsError) -> &'static str {
         StreamsError::Admin(_) => "job ended: admin",
         StreamsError::Cluster(_) => "job ended: cluster",
         StreamsError::Fenced { .. } => "job ended: fenced in its group",
-        StreamsError::LastCommit { .. } => "job ended: last commit",
+        StreamsError::LastCommit => "job ended: last commit",
         StreamsError::Bug { .. } => "job ended: bug",
         _ => "job ended: other",
     }
