@@ -23,6 +23,19 @@ pub enum AppendError {
     /// The batch carries the broker's kind of timestamp.
     #[error("a producer's batch must carry create time, not log append time")]
     InvalidTimestamp,
+    /// A record's time is too far from the broker's.
+    #[error(
+        "a record has timestamp {timestamp_ms}, and the topic takes {earliest_ms} to {latest_ms} \
+         (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+    )]
+    TimestampOutOfRange {
+        /// Of the record.
+        timestamp_ms: i64,
+        /// The earliest that is taken at this time.
+        earliest_ms: i64,
+        /// The latest.
+        latest_ms: i64,
+    },
     /// The batch is larger than `max.message.bytes`.
     #[error("record batch of {size_bytes} bytes exceeds max.message.bytes={max_bytes}")]
     TooLarge {
@@ -92,7 +105,9 @@ impl AppendError {
         match self {
             AppendError::Batch(error) => batch_error_code(error),
             AppendError::InvalidRecord { .. } => ErrorCode::INVALID_RECORD,
-            AppendError::InvalidTimestamp => ErrorCode::INVALID_TIMESTAMP,
+            AppendError::InvalidTimestamp | AppendError::TimestampOutOfRange { .. } => {
+                ErrorCode::INVALID_TIMESTAMP
+            }
             AppendError::TooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
             AppendError::InvalidProducerEpoch { .. } => ErrorCode::INVALID_PRODUCER_EPOCH,
             AppendError::OutOfOrderSequence { .. } => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,

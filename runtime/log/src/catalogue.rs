@@ -57,6 +57,17 @@ pub fn check_topic_name(name: &str) -> Result<(), LogError> {
     })
 }
 
+/// Checks a topic's number of partitions.
+pub(crate) fn check_partitions(name: &str, partitions: i32) -> Result<(), LogError> {
+    if (1..=PARTITIONS_MAX).contains(&partitions) {
+        return Ok(());
+    }
+    Err(LogError::InvalidPartitions {
+        name: name.to_owned(),
+        partitions,
+    })
+}
+
 /// An identifier of 16 bytes that depends on all parts; the parts make it unique.
 pub(crate) fn derive_id(parts: &[&[u8]]) -> Uuid {
     let mut state = [0x6D69_6C6C_7374_7265_u64, 0x616D_2D74_6F70_6963];
@@ -125,12 +136,7 @@ impl Catalogue {
     /// Fails unless a topic of that name could be added.
     pub(crate) fn check_new(&self, name: &str, partitions: i32) -> Result<(), LogError> {
         check_topic_name(name)?;
-        if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return Err(LogError::InvalidPartitions {
-                name: name.to_owned(),
-                partitions,
-            });
-        }
+        check_partitions(name, partitions)?;
         if self.topics.contains_key(name) {
             return Err(LogError::TopicExists {
                 name: name.to_owned(),

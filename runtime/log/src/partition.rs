@@ -190,7 +190,7 @@ pub struct PartitionLog {
     directory: PathBuf,
     topic_id: Uuid,
     partition: i32,
-    config: PartitionConfig,
+    config: RwLock<Arc<PartitionConfig>>,
     journal: Option<Arc<Journal>>,
     durability: Durability,
     state: Mutex<PartitionState>,
@@ -218,7 +218,7 @@ impl PartitionLog {
             directory: setup.directory,
             topic_id: setup.topic_id,
             partition: setup.partition,
-            config: setup.config,
+            config: RwLock::new(Arc::new(setup.config)),
             journal: setup.journal,
             durability: setup.durability,
             state: Mutex::new(state),
@@ -278,8 +278,16 @@ impl PartitionLog {
 
     /// The settings in force.
     #[must_use]
-    pub fn config(&self) -> &PartitionConfig {
-        &self.config
+    pub fn config(&self) -> Arc<PartitionConfig> {
+        self.config
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Puts other settings in force, for every append and retention that begins from now on.
+    pub fn set_config(&self, config: PartitionConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     /// Log start, last stable offset, high watermark and log end, taken together.
@@ -296,8 +304,9 @@ impl PartitionLog {
         origin: AppendOrigin,
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
-        let batches = checked_batches(batches, origin, &self.config, now_ms)?;
-        self.change(|state| state.append(self, &batches, origin, now_ms))
+        let config = self.config();
+        let batches = checked_batches(batches, origin, &config, now_ms)?;
+        self.change(|state| state.append(self, &config, &batches, origin, now_ms))
     }
 
     /// The journal is durable up to this position: raises high watermark and last stable offset.

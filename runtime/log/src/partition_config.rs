@@ -1,7 +1,7 @@
 //! Settings of one partition, under Kafka's names.
 //!
 //! Invariants: what is parsed is in range, so the log need not check again.
-//! Never: changes while the partition is open.
+//! Never: changes under a partition; new settings are a new value, put in force as a whole.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,10 @@ pub struct PartitionConfig {
     pub segment_bytes: u64,
     /// `segment.ms`: a log file whose first record is this old is followed by a new one. 7 days.
     pub segment_ms: i64,
+    /// `segment.jitter.ms`: by up to so much earlier, so that not all partitions do so at once. 0.
+    pub segment_jitter_ms: i64,
+    /// `segment.index.bytes`: an index of this size is followed by a new segment. Default 10 MiB.
+    pub segment_index_bytes: u64,
     /// `index.interval.bytes`: bytes of log between two index entries. Default 4096.
     pub index_interval_bytes: u64,
     /// `retention.ms`: older segments are deleted; -1 keeps them. Default 7 days.
@@ -22,6 +26,10 @@ pub struct PartitionConfig {
     pub max_message_bytes: usize,
     /// `message.timestamp.type` is `LogAppendTime` instead of `CreateTime`.
     pub log_append_time: bool,
+    /// `message.timestamp.before.max.ms`: how far a record's time may lie behind the broker's.
+    pub timestamp_before_max_ms: i64,
+    /// `message.timestamp.after.max.ms`: how far it may lie ahead. Default 1 hour.
+    pub timestamp_after_max_ms: i64,
     /// `cleanup.policy` contains `compact`: records need keys.
     pub compact: bool,
     /// `cleanup.policy` contains `delete`: retention applies.
@@ -32,6 +40,8 @@ pub struct PartitionConfig {
     pub producer_id_expiration_ms: i64,
 }
 
+/// `internal.segment.bytes`, in tests: `segment.bytes` below what users may ask for.
+const INTERNAL_SEGMENT_BYTES: &str = "internal.segment.bytes";
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 impl Default for PartitionConfig {
@@ -39,11 +49,15 @@ impl Default for PartitionConfig {
         PartitionConfig {
             segment_bytes: 1 << 30,
             segment_ms: 7 * DAY_MS,
+            segment_jitter_ms: 0,
+            segment_index_bytes: 10 << 20,
             index_interval_bytes: 4096,
             retention_ms: 7 * DAY_MS,
             retention_bytes: -1,
             max_message_bytes: 1_048_588,
             log_append_time: false,
+            timestamp_before_max_ms: i64::MAX,
+            timestamp_after_max_ms: 60 * 60 * 1000,
             compact: false,
             delete: true,
             max_decompressed_bytes: 64 << 20,
@@ -71,7 +85,11 @@ impl PartitionConfig {
         mut self,
         configs: &BTreeMap<String, String>,
     ) -> Result<PartitionConfig, InvalidConfig> {
-        for (name, value) in configs {
+        // A size for tests counts more than the one that users are held to.
+        let (last, first): (Vec<_>, Vec<_>) = configs
+            .iter()
+            .partition(|(name, _)| *name == INTERNAL_SEGMENT_BYTES);
+        for (name, value) in first.into_iter().chain(last) {
             self.set(name, value).map_err(|expected| InvalidConfig {
                 name: name.clone(),
                 value: value.clone(),
@@ -83,10 +101,20 @@ impl PartitionConfig {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
         match name {
-            "segment.bytes" => {
+            "segment.bytes" | INTERNAL_SEGMENT_BYTES => {
                 self.segment_bytes = number(value, 14, i32::MAX.into())?.unsigned_abs();
             }
             "segment.ms" => self.segment_ms = number(value, 1, i64::MAX)?,
+            "segment.jitter.ms" => self.segment_jitter_ms = number(value, 0, i64::MAX)?,
+            "segment.index.bytes" => {
+                self.segment_index_bytes = number(value, 4, i32::MAX.into())?.unsigned_abs();
+            }
+            "message.timestamp.before.max.ms" => {
+                self.timestamp_before_max_ms = number(value, 0, i64::MAX)?;
+            }
+            "message.timestamp.after.max.ms" => {
+                self.timestamp_after_max_ms = number(value, 0, i64::MAX)?;
+            }
             "index.interval.bytes" => {
                 self.index_interval_bytes = number(value, 0, i32::MAX.into())?.unsigned_abs();
             }
@@ -104,7 +132,9 @@ impl PartitionConfig {
                 };
             }
             "cleanup.policy" => {
-                let policies: Vec<&str> = value.split(',').map(str::trim).collect();
+                let policies = value.split(',').map(str::trim);
+                // An empty list keeps everything.
+                let policies: Vec<&str> = policies.filter(|policy| !policy.is_empty()).collect();
                 if !policies
                     .iter()
                     .all(|policy| ["compact", "delete"].contains(policy))
@@ -153,6 +183,10 @@ mod tests {
         assert_eq!((config.segment_bytes, config.retention_ms), (1000, -1));
         assert!(config.compact && config.delete && config.log_append_time);
         assert!(!parsed(&[("cleanup.policy", "compact")]).unwrap().delete);
+        let kept = parsed(&[("cleanup.policy", "")]).unwrap();
+        assert!(!kept.compact && !kept.delete);
+        let tiny = [("segment.bytes", "5000"), ("internal.segment.bytes", "20")];
+        assert_eq!(parsed(&tiny).unwrap().segment_bytes, 20);
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //! Never: knows producers, high watermarks or other segments.
 
 use crate::error::LogError;
-use crate::index::Index;
 use crate::index::offset::{OffsetEntry, position_for};
 use crate::index::time::{TimeEntry, offset_before};
 use crate::index::transaction::AbortedEntry;
+use crate::index::{Entry, Index};
 use crate::storage::{OpenMode, Storage, StorageFile};
 use bytes::Bytes;
 use millstream_protocol::{BatchError, RecordBatch};
@@ -211,6 +211,13 @@ impl Segment {
             self.bytes_since_index = 0;
         }
         self.bytes_since_index += place.size_bytes;
+    }
+
+    /// Size of the larger one of the two indexes that grow with the log.
+    pub(crate) fn index_bytes(&mut self, storage: &dyn Storage) -> Result<u64, LogError> {
+        let offsets = self.offset_index.entries(storage)?.len() * OffsetEntry::BYTES;
+        let times = self.time_index.entries(storage)?.len() * TimeEntry::BYTES;
+        Ok(offsets.max(times) as u64)
     }
 
     /// Adds an aborted transaction whose marker lies in this segment.

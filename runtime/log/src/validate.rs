@@ -9,7 +9,9 @@ use crate::append_error::AppendError;
 use crate::partition::AppendOrigin;
 use crate::partition_config::PartitionConfig;
 use bytes::Bytes;
-use millstream_protocol::{RecordBatch, TimestampType};
+use millstream_protocol::{BatchSummary, RecordBatch, TimestampType};
+
+const NO_TIMESTAMP: i64 = -1;
 
 /// The batches of an append, checked and with the timestamps they will have in the log.
 pub(crate) fn checked_batches(
@@ -26,11 +28,12 @@ pub(crate) fn checked_batches(
             // Not a whole batch: say what is wrong with it.
             None => RecordBatch::parse(std::mem::take(&mut bytes))?,
         };
-        if is_client {
-            check_client_batch(&batch, config)?;
+        let batch = if is_client {
+            checked_client_batch(batch, config, now_ms)?
         } else {
             check_own_batch(&batch, origin)?;
-        }
+            batch
+        };
         let is_marker = matches!(origin, AppendOrigin::Marker { .. });
         if !is_marker && batch.size_bytes() > config.max_message_bytes {
             let size_bytes = batch.size_bytes();
@@ -68,9 +71,13 @@ fn check_own_batch(batch: &RecordBatch, origin: AppendOrigin) -> Result<(), Appe
     Err(AppendError::InvalidRecord { rule })
 }
 
-fn check_client_batch(batch: &RecordBatch, config: &PartitionConfig) -> Result<(), AppendError> {
+fn checked_client_batch(
+    batch: RecordBatch,
+    config: &PartitionConfig,
+    now_ms: i64,
+) -> Result<RecordBatch, AppendError> {
     batch.verify_crc()?;
-    if let Some(rule) = broken_rule(batch) {
+    if let Some(rule) = broken_rule(&batch) {
         return Err(AppendError::InvalidRecord { rule });
     }
     if batch.timestamp_type() == TimestampType::LogAppendTime {
@@ -89,7 +96,39 @@ fn check_client_batch(batch: &RecordBatch, config: &PartitionConfig) -> Result<(
             rule: "records of a compacted topic need keys",
         });
     }
-    Ok(())
+    if config.log_append_time {
+        return Ok(batch);
+    }
+    check_times(&summary, config, now_ms)?;
+    // Look-ups by time go by the header, which some producers do not keep.
+    Ok(if batch.max_timestamp() == summary.max_timestamp {
+        batch
+    } else {
+        RecordBatch::parse(batch.with_max_timestamp(summary.max_timestamp))?
+    })
+}
+
+/// A record without a time is taken at any time.
+fn check_times(
+    summary: &BatchSummary,
+    config: &PartitionConfig,
+    now_ms: i64,
+) -> Result<(), AppendError> {
+    let earliest_ms = now_ms.saturating_sub(config.timestamp_before_max_ms);
+    let latest_ms = now_ms.saturating_add(config.timestamp_after_max_ms);
+    let outside = [summary.min_timestamp, summary.max_timestamp]
+        .into_iter()
+        .find(|timestamp| {
+            *timestamp != NO_TIMESTAMP && !(earliest_ms..=latest_ms).contains(timestamp)
+        });
+    match outside {
+        None => Ok(()),
+        Some(timestamp_ms) => Err(AppendError::TimestampOutOfRange {
+            timestamp_ms,
+            earliest_ms,
+            latest_ms,
+        }),
+    }
 }
 
 fn broken_rule(batch: &RecordBatch) -> Option<&'static str> {

@@ -164,6 +164,9 @@ impl ProducerStamp {
 pub struct BatchSummary {
     /// Records counted.
     pub record_count: i32,
+    /// Smallest timestamp of a record; records without one (-1) do not count, unless
+    /// there are no others.
+    pub min_timestamp: i64,
     /// Largest timestamp of a record.
     pub max_timestamp: i64,
     /// Offset delta of the first record with that timestamp.
@@ -417,6 +420,7 @@ impl RecordBatch {
         let mut records = self.records(max_decompressed_bytes)?;
         let mut summary = BatchSummary {
             record_count,
+            min_timestamp: i64::MAX,
             max_timestamp: i64::MIN,
             max_timestamp_delta: 0,
             without_key: 0,
@@ -435,8 +439,14 @@ impl RecordBatch {
                 summary.max_timestamp = timestamp;
                 summary.max_timestamp_delta = offset_delta;
             }
+            if timestamp != -1 {
+                summary.min_timestamp = summary.min_timestamp.min(timestamp);
+            }
             summary.without_key += i32::from(!has_key);
             index += 1;
+        }
+        if summary.min_timestamp == i64::MAX {
+            summary.min_timestamp = -1;
         }
         Ok(summary)
     }
@@ -466,6 +476,17 @@ impl RecordBatch {
             put::<43, 8>(header, stamp.producer_id.to_be_bytes());
             put::<51, 2>(header, stamp.producer_epoch.to_be_bytes());
             put::<53, 4>(header, stamp.base_sequence.to_be_bytes());
+        }
+        seal(&mut copy);
+        Bytes::from(copy)
+    }
+
+    /// A copy whose header says so of the largest timestamp, with a new CRC.
+    #[must_use]
+    pub fn with_max_timestamp(&self, ms: i64) -> Bytes {
+        let mut copy = self.bytes.to_vec();
+        if let Some(header) = copy.first_chunk_mut() {
+            put::<35, 8>(header, ms.to_be_bytes());
         }
         seal(&mut copy);
         Bytes::from(copy)

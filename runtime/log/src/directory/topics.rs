@@ -1,17 +1,18 @@
-//! How topics come and go: directories, then the catalogue, then the table that is served.
+//! How topics come, change and go: directories, then the catalogue, then the table that is served.
 //!
-//! Invariants: the catalogue's replacement is the moment at which a topic is created or deleted;
-//! what a crash or a failure leaves beside it is removed at the next opening.
+//! Invariants: the catalogue's replacement is the moment at which a topic is created, altered or
+//! deleted; what a crash or a failure leaves beside it is removed at the next opening.
 //! Never: lets a checkpoint of a deleted topic count for a later one of the same name.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millstream_protocol::Uuid;
 
 use super::{Inner, LogDirectory, Topic, files, lock};
-use crate::catalogue::{TopicEntry, derive_id};
+use crate::catalogue::{Catalogue, TopicEntry, check_partitions, derive_id};
 use crate::error::LogError;
 use crate::layout;
 use crate::partition::{PartitionLog, Recovery};
@@ -71,7 +72,7 @@ impl LogDirectory {
         catalogue.next_topic = number + 1;
         catalogue.topics.insert(name.to_owned(), entry.clone());
         let created = inner
-            .create_partitions(name, &entry, &directories)
+            .create_partitions(name, &entry, &directories, 0..partitions)
             .and_then(|partitions| catalogue.store(&*inner.storage).map(|()| partitions));
         let partitions = match self.note(created) {
             Ok(partitions) => partitions,
@@ -91,6 +92,83 @@ impl LogDirectory {
         };
         self.write_topics().insert(topic.clone());
         Ok(topic)
+    }
+
+    /// Replaces a topic's own settings, durably, and puts them in force. After an error the topic
+    /// has those that it had.
+    pub fn alter_topic(
+        &self,
+        name: &str,
+        configs: BTreeMap<String, String>,
+    ) -> Result<Topic, LogError> {
+        self.check()?;
+        let inner = &*self.inner;
+        let config = inner.config.partition.clone().with_configs(&configs);
+        let config = config.map_err(|invalid| LogError::InvalidConfig {
+            name: format!("{} of topic {name}", invalid.name),
+            reason: invalid.to_string(),
+        })?;
+        let mut structure = lock(&inner.structure);
+        let mut catalogue = structure.catalogue.clone();
+        let entry = entry_of(&mut catalogue, name)?;
+        entry.configs = configs.clone();
+        self.note(catalogue.store(&*inner.storage))?;
+        structure.catalogue = catalogue;
+        let mut topic = self.served(name)?;
+        for log in &topic.partitions {
+            log.set_config(config.clone());
+        }
+        topic.configs = configs;
+        self.write_topics().insert(topic.clone());
+        Ok(topic)
+    }
+
+    /// Adds empty partitions, durably, until the topic has `total` of them. After an error the
+    /// topic is as it was.
+    pub fn add_partitions(&self, name: &str, total: i32) -> Result<Topic, LogError> {
+        self.check()?;
+        let inner = &*self.inner;
+        let mut structure = lock(&inner.structure);
+        let mut catalogue = structure.catalogue.clone();
+        let entry = entry_of(&mut catalogue, name)?;
+        let added = entry.partitions..total;
+        check_partitions(name, total)?;
+        if added.is_empty() {
+            return Err(LogError::InvalidPartitions {
+                name: name.to_owned(),
+                partitions: total,
+            });
+        }
+        entry.partitions = total;
+        let entry = entry.clone();
+        let directories: Vec<PathBuf> = added
+            .clone()
+            .map(|partition| layout::partition_directory(name, partition))
+            .collect();
+        self.note(layout::make_room(&*inner.storage, name, &directories))?;
+        let created = inner
+            .create_partitions(name, &entry, &directories, added)
+            .and_then(|partitions| catalogue.store(&*inner.storage).map(|()| partitions));
+        let partitions = match self.note(created) {
+            Ok(partitions) => partitions,
+            Err(error) => {
+                if !self.poisoned() {
+                    inner.discard(&directories);
+                }
+                return Err(error);
+            }
+        };
+        structure.catalogue = catalogue;
+        let mut topic = self.served(name)?;
+        topic.partitions.extend(partitions);
+        self.write_topics().insert(topic.clone());
+        Ok(topic)
+    }
+
+    fn served(&self, name: &str) -> Result<Topic, LogError> {
+        self.topic(name).ok_or_else(|| LogError::UnknownTopic {
+            name: name.to_owned(),
+        })
     }
 
     /// Deletes a topic and its records, durably: after a crash nothing of it is left. On a full
@@ -129,12 +207,20 @@ impl LogDirectory {
     }
 }
 
+fn entry_of<'a>(catalogue: &'a mut Catalogue, name: &str) -> Result<&'a mut TopicEntry, LogError> {
+    let entry = catalogue.topics.get_mut(name);
+    entry.ok_or_else(|| LogError::UnknownTopic {
+        name: name.to_owned(),
+    })
+}
+
 impl Inner {
     fn create_partitions(
         &self,
         name: &str,
         entry: &TopicEntry,
         directories: &[PathBuf],
+        numbers: Range<i32>,
     ) -> Result<Vec<Arc<PartitionLog>>, LogError> {
         let root = Path::new("");
         for path in directories {
@@ -150,7 +236,7 @@ impl Inner {
             journal,
         };
         let open = |partition| opening.open_partition(name, entry, partition, Recovery::Clean);
-        (0..entry.partitions).map(open).collect()
+        numbers.map(open).collect()
     }
 
     /// Removes what a creation that failed has left; what cannot be removed goes at the next

@@ -9,6 +9,7 @@ use super::{AppendOrigin, Appended, PartitionLog};
 use crate::append_error::AppendError;
 use crate::error::LogError;
 use crate::index::transaction::AbortedEntry;
+use crate::partition_config::PartitionConfig;
 use crate::producer_state::machine::{
     BatchEvent, BatchMark, Checks, MarkerEvent, ProducerEntry, Verdict, check_batch, check_marker,
 };
@@ -16,7 +17,7 @@ use crate::producer_state::{EndedTransaction, batch_event};
 use crate::segment::{BatchPlace, Segment};
 use crate::tail::TailBatch;
 use bytes::Bytes;
-use millstream_protocol::{ControlMarker, RecordBatch, patch_prefix};
+use millstream_protocol::{ControlMarker, RecordBatch, Uuid, patch_prefix};
 
 const PREFIX_BYTES: usize = 17;
 
@@ -37,6 +38,7 @@ impl PartitionState {
     pub(super) fn append(
         &mut self,
         log: &PartitionLog,
+        config: &PartitionConfig,
         batches: &[RecordBatch],
         origin: AppendOrigin,
         now_ms: i64,
@@ -46,18 +48,14 @@ impl PartitionState {
             journal.check()?;
         }
         let base_offset = self.log_end;
-        let log_append_time_ms = if log.config.log_append_time {
-            now_ms
-        } else {
-            -1
-        };
+        let log_append_time_ms = if config.log_append_time { now_ms } else { -1 };
         let changes = match self.check(batches, origin)? {
             Checked::New(changes) => changes,
             Checked::Duplicate(original) => {
                 return Ok(Appended {
                     base_offset: original.base_offset,
                     last_offset: original.last_offset,
-                    log_append_time_ms: if log.config.log_append_time {
+                    log_append_time_ms: if config.log_append_time {
                         original.timestamp
                     } else {
                         -1
@@ -70,7 +68,7 @@ impl PartitionState {
             }
         };
         let (parts, placed) = self.placed(batches)?;
-        self.roll_if_due(log, &parts, &placed, now_ms)?;
+        self.roll_if_due(log, config, &parts, &placed, now_ms)?;
         self.write(log, base_offset, parts, &placed)?;
         for (change, batch) in changes.into_iter().zip(&placed) {
             self.apply(log, change, now_ms);
@@ -189,6 +187,7 @@ impl PartitionState {
     fn roll_if_due(
         &mut self,
         log: &PartitionLog,
+        config: &PartitionConfig,
         parts: &[Bytes; 2],
         placed: &[PlacedBatch],
         now_ms: i64,
@@ -202,16 +201,18 @@ impl PartitionState {
             .map(|batch| batch.max_timestamp)
             .max()
             .unwrap_or(now_ms);
-        let config = &log.config;
+        let (topic_id, storage) = (log.topic_id, log.storage.as_ref());
         let active = self.active();
         if active.size_bytes() == 0 {
             return Ok(());
         }
         let too_large = active.size_bytes() + size_bytes > config.segment_bytes;
+        let age_max = config.segment_ms - jitter_ms(config, topic_id, active.base_offset());
         let too_old = active
             .first_timestamp()
-            .is_some_and(|first| newest.saturating_sub(first) > config.segment_ms);
-        if too_large || too_old || !active.takes_offset(last_offset) {
+            .is_some_and(|first| newest.saturating_sub(first) > age_max);
+        let index_full = active.index_bytes(storage)? >= config.segment_index_bytes;
+        if too_large || too_old || index_full || !active.takes_offset(last_offset) {
             self.roll(log)?;
         }
         Ok(())
@@ -259,7 +260,7 @@ impl PartitionState {
             base_offset, self.log_end,
             "invariant: offsets are given out without gaps"
         );
-        let interval_bytes = log.config.index_interval_bytes;
+        let interval_bytes = log.config().index_interval_bytes;
         let active = self.active();
         let mut position = match active.write(&[&parts[0], &parts[1]]) {
             Ok(position) => position,
@@ -329,6 +330,16 @@ impl PartitionState {
             self.raise_high_watermark(self.log_end);
         }
     }
+}
+
+/// How much earlier than others this segment ends: the same whenever it is asked.
+fn jitter_ms(config: &PartitionConfig, topic_id: Uuid, base_offset: i64) -> i64 {
+    let most = config.segment_jitter_ms.min(config.segment_ms);
+    if most <= 0 {
+        return 0;
+    }
+    let seed = [topic_id.0.as_slice(), &base_offset.to_be_bytes()].concat();
+    i64::from(crc_fast::crc32_iscsi(&seed)) % most
 }
 
 /// A batch as it goes into the log.

@@ -351,7 +351,7 @@ fn first_record(
         reason: error.to_string(),
     };
     let mut records = batch
-        .records(log.config.max_decompressed_bytes)
+        .records(log.config().max_decompressed_bytes)
         .map_err(broken)?;
     while let Some(record) = records.next_view() {
         let record = record.map_err(broken)?;

@@ -80,7 +80,7 @@ impl PartitionState {
     ) -> Result<(), LogError> {
         let active = self.active();
         let size_bytes = active.size_bytes();
-        let full = size_bytes + bytes.len() as u64 > log.config.segment_bytes;
+        let full = size_bytes + bytes.len() as u64 > log.config().segment_bytes;
         let last_offset = batches.last().map_or(base_offset, RecordBatch::last_offset);
         if size_bytes > 0 && (full || !active.takes_offset(last_offset)) {
             self.roll(log)?;

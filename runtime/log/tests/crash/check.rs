@@ -210,7 +210,7 @@ fn check_full_replay(bare: &MemoryStorage, topic: &Topic, log: &PartitionLog, co
         directory: PathBuf::from(log.directory()),
         topic_id: topic.id,
         partition: log.partition(),
-        config: log.config().clone(),
+        config: (*log.config()).clone(),
         journal: None,
         durability: Durability::Memory,
         recovery: Recovery::Unclean {

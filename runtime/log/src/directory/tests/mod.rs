@@ -1,5 +1,6 @@
 //! Directories that are opened, closed, crashed, or somebody else's.
 
+mod altering;
 mod concurrent;
 mod failing;
 mod stale;

@@ -7,6 +7,7 @@ mod model;
 mod read;
 mod recovery;
 mod retention;
+mod settings;
 mod transaction;
 
 use super::*;

@@ -1,0 +1,98 @@
+//! Topics that get other settings or more partitions: at once, durably, or not at all.
+
+use super::*;
+
+fn settings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    pairs.iter().map(owned).collect()
+}
+
+#[test]
+fn altered_settings_are_in_force_and_survive_a_crash() {
+    let storage = MemoryStorage::new();
+    let directory = open(storage.clone());
+    create(&directory, "orders", 2);
+    let log = directory.partition("orders", 1).unwrap();
+    let wanted = settings(&[("max.message.bytes", "90"), ("retention.ms", "5")]);
+    let altered = directory.alter_topic("orders", wanted.clone()).unwrap();
+    assert_eq!(altered.configs, wanted);
+    assert_eq!(log.config().max_message_bytes, 90, "the log that was open");
+    assert_eq!(directory.topic("orders").unwrap().configs, wanted);
+    let refused = log.append(batch(1), AppendOrigin::Client, NOW_MS);
+    assert_eq!(refused.unwrap_err().error_code().code(), 10);
+
+    let again = open(storage.crash());
+    assert_eq!(again.topic("orders").unwrap().configs, wanted);
+    let log = again.partition("orders", 1).unwrap();
+    assert_eq!(log.config().retention_ms, 5);
+    again.alter_topic("orders", BTreeMap::new()).unwrap();
+    assert_eq!(*log.config(), PartitionConfig::default());
+}
+
+#[test]
+fn settings_that_mean_nothing_or_cannot_be_stored_change_nothing() {
+    let storage = FaultyStorage::new();
+    let directory = open(storage.clone());
+    create(&directory, "orders", 1);
+    let senseless = settings(&[("retention.ms", "soon")]);
+    let error = directory.alter_topic("orders", senseless).unwrap_err();
+    assert!(error.to_string().contains("retention.ms of topic orders"));
+    let nowhere = directory.alter_topic("nowhere", BTreeMap::new());
+    assert!(matches!(nowhere, Err(LogError::UnknownTopic { .. })));
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "catalogue".to_owned(),
+        after: 0,
+        error: io::ErrorKind::Other,
+    });
+    let wanted = settings(&[("retention.ms", "5")]);
+    directory.alter_topic("orders", wanted).unwrap_err();
+    let topic = directory.topic("orders").unwrap();
+    assert!(topic.configs.is_empty());
+    assert_eq!(topic.partitions[0].config().retention_ms, 604_800_000);
+}
+
+#[test]
+fn added_partitions_take_records_and_survive_a_crash() {
+    let storage = MemoryStorage::new();
+    let directory = open(storage.clone());
+    let retention = settings(&[("retention.ms", "5")]);
+    directory.create_topic("orders", 1, retention).unwrap();
+    append(&directory, "orders", 0, 1);
+    let before = directory.topic("orders").unwrap();
+    let grown = directory.add_partitions("orders", 3).unwrap();
+    assert_eq!((grown.id, grown.partitions.len()), (before.id, 3));
+    assert!(Arc::ptr_eq(&grown.partitions[0], &before.partitions[0]));
+    assert_eq!(grown.partitions[2].config().retention_ms, 5);
+    append(&directory, "orders", 2, 2);
+    directory.sync_journal().unwrap();
+    let grown_log = directory.partition("orders", 2).unwrap();
+    assert_eq!(grown_log.offsets().high_watermark, 1);
+
+    let again = open(storage.crash());
+    assert_eq!(again.topic("orders").unwrap().partitions.len(), 3);
+    assert_eq!(end(&again, "orders", 0), 1);
+    assert_eq!(end(&again, "orders", 2), 1);
+}
+
+#[test]
+fn partitions_only_grow_and_a_failure_adds_none() {
+    let storage = FaultyStorage::new();
+    let directory = open(storage.clone());
+    create(&directory, "orders", 2);
+    for total in [2, 1, 0, -1, i32::MAX] {
+        let refused = directory.add_partitions("orders", total).unwrap_err();
+        assert_eq!(refused.error_code(), ErrorCode::INVALID_PARTITIONS);
+    }
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "catalogue".to_owned(),
+        after: 0,
+        error: io::ErrorKind::Other,
+    });
+    directory.add_partitions("orders", 4).unwrap_err();
+    assert_eq!(directory.topic("orders").unwrap().partitions.len(), 2);
+    assert!(!storage.exists(Path::new("orders-3")).unwrap());
+    let grown = directory.add_partitions("orders", 4).unwrap();
+    assert_eq!(grown.partitions.len(), 4);
+}
