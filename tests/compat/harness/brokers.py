@@ -1,0 +1,155 @@
+"""The two brokers that the suites run against: `millstream broker` and Apache Kafka.
+
+Each is a process of its own in a temporary directory on a free port of the loopback address; it
+keeps the port over a restart, and is ended by its id.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from harness import jars
+from harness.processes import wait_until
+
+STOP_S = 60
+
+
+class Broker:
+    """What both have in common. `name` is the column of the table."""
+
+    name = ""
+
+    def __init__(self, folder=None):
+        self.directory = None
+        if folder is None:
+            self.directory = tempfile.TemporaryDirectory(prefix=f"compat-{self.name}-")
+            folder = self.directory.name
+        self.folder, self.data = folder, os.path.join(folder, "data")
+        self.log_path = os.path.join(folder, "log")
+        self.log = open(self.log_path, "ab")
+        self.address, self.process = None, None
+
+    def kill(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(STOP_S)
+
+    def stop(self):
+        """Answers the exit code of a clean stop."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.returncode
+
+    def close(self):
+        try:
+            return self.stop()
+        finally:
+            self.log.close()
+            if self.directory is not None:
+                self.directory.cleanup()
+
+    def last_words(self, lines=40):
+        with open(self.log_path, encoding="utf-8", errors="replace") as text:
+            return "".join(text.readlines()[-lines:])
+
+
+class Millstream(Broker):
+    """Ours."""
+
+    name = "millstream"
+
+    def __init__(self, binary, *arguments):
+        super().__init__()
+        self.binary, self.arguments, self.listen = binary, arguments, "127.0.0.1:0"
+
+    def start(self):
+        command = [self.binary, "broker", "--data-dir", self.data, "--listen", self.listen]
+        self.process = subprocess.Popen(
+            [*command, *self.arguments], stdout=subprocess.PIPE, stderr=self.log, text=True
+        )
+        line = self.process.stdout.readline().strip()
+        if not line.startswith("listening on "):
+            raise RuntimeError(f"the broker did not start: {line!r}\n{self.last_words()}")
+        self.address = self.listen = line.removeprefix("listening on ")
+        return self
+
+
+class Kafka(Broker):
+    """The reference. Stopping it keeps the data; so a start after a stop goes on with them."""
+
+    name = "kafka"
+
+    def __init__(self, port=None, heap="512m", folder=None):
+        super().__init__(folder)
+        self.heap, self.port = heap, port or free_port()
+        self.controller_port = port + 1 if port else free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.settings = os.path.join(self.folder, "server.properties")
+
+    def start(self):
+        jars.fetch()
+        if not os.path.exists(self.data):
+            self.format()
+        command = jars.java("kafka.Kafka", self.settings, heap=self.heap, options=SERVER_OPTIONS)
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        # Its listeners open before it serves; an answer to ApiVersions comes when it does.
+        wait_until(self.answers, "Kafka to answer", 120, self.last_words)
+        return self
+
+    def format(self):
+        with open(
+            os.path.join(jars.COMPAT, "kafka", "server.properties"), encoding="utf-8"
+        ) as text:
+            content = text.read()
+        filled = {"PORT": self.port, "CONTROLLER_PORT": self.controller_port, "DATA": self.data}
+        for name, value in filled.items():
+            content = content.replace(f"@{name}@", str(value))
+        with open(self.settings, "w", encoding="utf-8") as text:
+            text.write(content)
+        storage = "kafka.tools.StorageTool"
+        made = subprocess.run(
+            jars.java(storage, "random-uuid"), stdout=subprocess.PIPE, check=True, text=True
+        )
+        cluster = made.stdout.split()[-1]
+        arguments = ["format", "--standalone", "-t", cluster, "-c", self.settings]
+        subprocess.run(jars.java(storage, *arguments), stdout=self.log, stderr=self.log, check=True)
+
+    def answers(self):
+        if self.process.poll() is not None:
+            raise RuntimeError(f"Kafka ended with {self.process.returncode}\n{self.last_words()}")
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.settimeout(5)
+                # ApiVersions v0, correlation id 1, no client id.
+                connection.sendall(bytes.fromhex("0000000a0012000000000001ffff"))
+                return len(connection.recv(8)) > 0
+        except OSError:
+            time.sleep(0.2)
+            return False
+
+
+SERVER_OPTIONS = ("-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4")
+
+
+def free_port():
+    """A port that nothing listens on, below the range that outgoing connections are given."""
+    for _ in range(100):
+        port = random.randrange(20000, 30000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port")

@@ -1,0 +1,102 @@
+"""What a suite is, and how its cases are run and judged."""
+
+import os
+import shutil
+import tempfile
+import time
+import traceback
+
+from harness import jars
+from harness.processes import Program
+from harness.tools import Tools
+
+PASSED, FAILED, GAP, MENDED, SKIPPED = "ok", "FAILED", "gap", "gap passes", "skipped"
+
+
+class Case:
+    """One thing to show. With `gap` it is known not to work, and that text says why."""
+
+    def __init__(self, name, run, gap=None):
+        self.name, self.run, self.gap = name, run, gap
+
+
+class Suite:
+    """Foreign software: what it is, how it is had from package registries, and its cases."""
+
+    def __init__(self, name, what, prepare=jars.fetch, fresh=()):
+        self.name, self.what, self.prepare, self.fresh = name, what, prepare, fresh
+        self.cases = []
+
+    def case(self, name=None, gap=None):
+        def add(run):
+            self.cases.append(Case(name or run.__name__, run, gap))
+            return run
+
+        return add
+
+
+class Skip(Exception):
+    """A case that does not apply to this broker; the text says why."""
+
+
+class Bench:
+    """What a case is given: a broker, a folder of its own, programs that end with the case."""
+
+    def __init__(self, broker, prepared):
+        self.broker, self.prepared = broker, prepared
+        self.tools_process, self.programs, self.folder = None, [], None
+
+    @property
+    def address(self):
+        return self.broker.address
+
+    @property
+    def tools(self):
+        if self.tools_process is None or self.tools_process.process.poll() is not None:
+            self.tools_process = Tools(self.address, self.broker.log)
+        return self.tools_process
+
+    def program(self, name, command, **more):
+        program = Program(name, command, self.folder, **more)
+        self.programs.append(program)
+        return program
+
+    def java(self, name, main, *arguments, **more):
+        return self.program(name, jars.java(main, *arguments, **more))
+
+    def file(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as text:
+            text.write(content)
+        return path
+
+    def topics(self, *names, partitions=1, configs=()):
+        """Creates topics in one call of the admin client."""
+        arguments = [f"--partitions={partitions}", *[f"--config={config}" for config in configs]]
+        for name in names:
+            self.tools("TopicCommand", "--create", "--topic", name, *arguments)
+
+    def run(self, case):
+        """Answers what became of it, the seconds it took, and what there is to say."""
+        self.folder = tempfile.mkdtemp(prefix="compat-case-")
+        started = time.monotonic()
+        try:
+            case.run(self)
+            verdict, said = PASSED, ""
+        except Skip as reason:
+            verdict, said = SKIPPED, str(reason)
+        except Exception:
+            verdict, said = FAILED, traceback.format_exc(limit=6)
+        finally:
+            for program in self.programs:
+                program.kill()
+            self.programs = []
+            if os.environ.get("COMPAT_KEEP"):
+                print(f"kept {self.folder}", flush=True)
+            else:
+                shutil.rmtree(self.folder, ignore_errors=True)
+        return verdict, time.monotonic() - started, said
+
+    def close(self):
+        if self.tools_process is not None:
+            self.tools_process.close()

@@ -1,0 +1,65 @@
+"""Apache Kafka's jars, fetched once from Maven into the user's cache, and JVMs that use them."""
+
+import os
+import shutil
+import subprocess
+
+KAFKA = "4.3.1"
+# The last release whose test jar has StreamsEosTest; it runs on the jars of KAFKA.
+SYSTEM_TESTS = "4.2.0"
+HERE = os.path.dirname(os.path.abspath(__file__))
+COMPAT = os.path.dirname(HERE)
+CACHE = os.path.join(
+    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "millstream"
+)
+HOME = os.path.join(CACHE, f"kafka-{KAFKA}")
+LIBS = os.path.join(HOME, "libs")
+SYSTEM_TEST_JAR = os.path.join(HOME, "system-tests", f"kafka-streams-{SYSTEM_TESTS}-test.jar")
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+
+
+def fetch():
+    """The jars, and our own Java programs compiled against them."""
+    complete = os.path.join(HOME, "complete")
+    if not os.path.exists(complete):
+        shutil.rmtree(HOME, ignore_errors=True)
+        os.makedirs(HOME)
+        pom = os.path.join(COMPAT, "kafka", "pom.xml")
+        # Under the cache, so that Maven never looks for a project around the caller.
+        maven = ["mvn", "-q", "-B", "-f", pom]
+        subprocess.run(
+            [*maven, f"{PLUGIN}:copy-dependencies", f"-DoutputDirectory={LIBS}"], check=True
+        )
+        artifact = f"org.apache.kafka:kafka-streams:{SYSTEM_TESTS}:jar:test"
+        folder = os.path.dirname(SYSTEM_TEST_JAR)
+        copy = [f"{PLUGIN}:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+        subprocess.run([*maven, *copy], check=True)
+        open(complete, "w", encoding="utf-8").close()
+    return compile_ours()
+
+
+def compile_ours():
+    """Compiles `java/*.java` where a source has changed; answers the folder of the classes."""
+    sources = os.path.join(COMPAT, "java")
+    names = sorted(os.path.join(sources, n) for n in os.listdir(sources) if n.endswith(".java"))
+    classes = os.path.join(HOME, "classes")
+    stamp = os.path.join(classes, "stamp")
+    content = "".join(open(name, encoding="utf-8").read() for name in names)
+    if os.path.exists(stamp) and open(stamp, encoding="utf-8").read() == content:
+        return classes
+    shutil.rmtree(classes, ignore_errors=True)
+    os.makedirs(classes)
+    compiler = ["javac", "-nowarn", "-Xlint:none", "-cp", os.path.join(LIBS, "*"), "-d", classes]
+    subprocess.run([*compiler, *names], check=True)
+    with open(stamp, "w", encoding="utf-8") as text:
+        text.write(content)
+    return classes
+
+
+def java(main, *arguments, heap="256m", first=(), options=()):
+    """The command line for a class: small, and quick to start rather than quick in the long run."""
+    path = os.pathsep.join([*first, os.path.join(HOME, "classes"), os.path.join(LIBS, "*")])
+    logging = os.path.join(COMPAT, "kafka", "log4j2.properties")
+    command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+    command += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={logging}", *options]
+    return [*command, "-cp", path, main, *[str(argument) for argument in arguments]]

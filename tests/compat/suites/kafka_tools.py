@@ -1,0 +1,468 @@
+"""Kafka's command-line tools as an operator uses them, and what they print."""
+
+import json
+import os
+import re
+
+from harness import cases, jars
+from harness.processes import wait_until
+
+SUITE = cases.Suite(
+    "kafka-tools",
+    f"kafka-tools {jars.KAFKA}: the command-line tools, called in one JVM",
+)
+GROUPS = "consumer.group.ConsumerGroupCommand"
+
+
+def rows(result, head):
+    """The lines of a printed table as dictionaries; the head is a word of its first line."""
+    names, found = None, []
+    for line in result.out.splitlines():
+        fields = line.split("\t") if "\t" in line else line.split()
+        fields = [field.strip() for field in fields if field.strip()]
+        if names is None and head in fields:
+            names = fields
+        elif names is not None and len(fields) >= len(names) - 1 and fields:
+            found.append(dict(zip(names, fields)))
+    return found
+
+
+def produce(bench, topic, lines, *properties, partition_key=False):
+    """Lines through ConsoleProducer; with keys where the lines have a colon."""
+    arguments = ["--topic", topic]
+    for name in properties:
+        arguments += ["--command-property", name]
+    if partition_key:
+        arguments += ["--reader-property=parse.key=true", "--reader-property=key.separator=:"]
+    bench.tools("ConsoleProducer", *arguments, stdin="".join(f"{line}\n" for line in lines))
+
+
+def consume(bench, topic, count, *arguments):
+    more = ["--topic", topic, "--max-messages", count, "--timeout-ms=20000", *arguments]
+    return bench.tools("consumer.ConsoleConsumer", *more).out.splitlines()
+
+
+def offsets(bench, topic, time):
+    """GetOffsetShell's answer as partition -> offset."""
+    result = bench.tools("GetOffsetShell", "--topic", topic, "--time", time)
+    found = [line.split(":") for line in result.out.split()]
+    return {int(partition): int(offset) for name, partition, offset in found if name == topic}
+
+
+@SUITE.case()
+def broker_api_versions(bench):
+    result = bench.tools("BrokerApiVersionsCommand")
+    for line in ("Produce(0): ", "Fetch(1): 4 to 18", "ListOffsets(2): 1 to 11"):
+        assert line in result.out, result
+    assert "UNKNOWN" not in result.out, result
+
+
+@SUITE.case()
+def topics_create_list_describe_delete(bench):
+    bench.topics(
+        "tools-topic", partitions=3, configs=["retention.ms=100000", "cleanup.policy=delete"]
+    )
+    assert "tools-topic" in bench.tools("TopicCommand", "--list").out.split()
+    result = bench.tools("TopicCommand", "--describe", "--topic", "tools-topic")
+    assert "PartitionCount: 3" in result.out and "ReplicationFactor: 1" in result.out, result
+    assert result.out.count("Leader: 1") == 3 and result.out.count("Isr: 1") == 3, result
+    again = bench.tools("TopicCommand", "--create", "--topic", "tools-topic", code=1)
+    assert "already exists" in again.out, again
+    for arguments in (["--if-not-exists"], []):
+        name = ["--topic", "tools-topic" if arguments else "tools-default"]
+        bench.tools("TopicCommand", "--create", *name, *arguments)
+    refused = bench.tools(
+        "TopicCommand", "--create", "--topic=tools-2", "--replication-factor=3", code=1
+    )
+    assert "replication factor" in refused.out, refused
+    refused = bench.tools(
+        "TopicCommand", "--create", "--topic=tools-3", "--config=no.such=1", code=1
+    )
+    assert "Unknown topic config name" in refused.out + refused.err, refused
+    bench.tools("TopicCommand", "--delete", "--topic", "tools-topic")
+    assert "tools-topic" not in bench.tools("TopicCommand", "--list").out.split()
+    missing = bench.tools("TopicCommand", "--describe", "--topic", "tools-topic", code=1)
+    assert "does not exist" in missing.out + missing.err, missing
+
+
+@SUITE.case()
+def topics_describe_shows_configs(bench):
+    bench.topics("tools-configs", configs=["retention.ms=100000", "max.message.bytes=2000"])
+    result = bench.tools("TopicCommand", "--describe", "--topic", "tools-configs")
+    assert "retention.ms=100000" in result.out and "max.message.bytes=2000" in result.out, result
+
+
+@SUITE.case(gap="CreatePartitions is not built yet")
+def topics_alter_partitions(bench):
+    bench.topics("tools-partitions", partitions=2)
+    produce(bench, "tools-partitions", [str(n) for n in range(20)])
+    alter = ["--alter", "--topic", "tools-partitions"]
+    bench.tools("TopicCommand", *alter, "--partitions=5")
+    result = bench.tools("TopicCommand", "--describe", "--topic", "tools-partitions")
+    assert "PartitionCount: 5" in result.out, result
+    fewer = bench.tools("TopicCommand", *alter, "--partitions=3", code=1)
+    assert "3 would not be an increase" in fewer.out, fewer
+    produce(bench, "tools-partitions", [f"{n}:{n}" for n in range(200)], partition_key=True)
+    found = offsets(bench, "tools-partitions", "latest")
+    assert len(found) == 5 and sum(found.values()) == 220 and all(found.values()), found
+
+
+@SUITE.case(gap="IncrementalAlterConfigs and the sources of configs are not built yet")
+def configs_describe_alter_and_defaults(bench):
+    command, entity = (
+        "kafka.admin.ConfigCommand",
+        ["--entity-type=topics", "--entity-name=tools-config"],
+    )
+    bench.topics("tools-config")
+    everything = bench.tools(command, *entity, "--describe", "--all")
+    for line in ("cleanup.policy=delete", "max.message.bytes=1048588", "min.insync.replicas=1"):
+        assert line in everything.out, everything
+    assert "DEFAULT_CONFIG" in everything.out, everything
+    bench.tools(command, *entity, "--alter", "--add-config=retention.ms=5000,segment.bytes=1048576")
+    result = bench.tools(command, *entity, "--describe")
+    assert "retention.ms=5000" in result.out and "DYNAMIC_TOPIC_CONFIG" in result.out, result
+    bench.tools(command, *entity, "--alter", "--add-config=cleanup.policy=[compact,delete]")
+    bench.tools(command, *entity, "--alter", "--delete-config=retention.ms")
+    result = bench.tools(command, *entity, "--describe")
+    assert "cleanup.policy=compact,delete" in result.out, result
+    assert "retention.ms=5000" not in result.out, result
+    bad = bench.tools(command, *entity, "--alter", "--add-config=retention.ms=soon", code=1)
+    assert "retention.ms" in bad.out + bad.err, bad
+    bad = bench.tools(command, *entity, "--alter", "--add-config=no.such=1", code=1)
+    assert "no.such" in bad.out + bad.err, bad
+
+
+@SUITE.case(gap="DescribeConfigs of a broker lists few of Kafka's names")
+def configs_of_the_broker(bench):
+    command = "kafka.admin.ConfigCommand"
+    result = bench.tools(command, "--entity-type=brokers", "--entity-name=1", "--describe", "--all")
+    for line in ("node.id=1", "message.max.bytes=1048588", "log.retention.hours=168"):
+        assert line in result.out, result
+
+
+@SUITE.case()
+def console_producer_and_consumer(bench):
+    bench.topics("tools-console", partitions=1)
+    lines = [f"k{n}:v{n} \u00fc" for n in range(50)]
+    properties = ["acks=all", "compression.type=zstd", "linger.ms=5"]
+    produce(bench, "tools-console", lines, *properties, partition_key=True)
+    show = ["print.key=true", "print.offset=true", "print.partition=true", "key.separator=:"]
+    shown = consume(
+        bench, "tools-console", 50, "--from-beginning", *[f"--formatter-property={p}" for p in show]
+    )
+    wanted = [f"Partition:0:Offset:{n}:{line}" for n, line in enumerate(lines)]
+    assert shown == wanted, shown[:3]
+    tail = consume(bench, "tools-console", 2, "--partition=0", "--offset=48")
+    assert tail == [line.split(":")[1] for line in lines[48:]], tail
+
+
+@SUITE.case()
+def console_consumer_in_a_group_goes_on(bench):
+    bench.topics("tools-resume")
+    produce(bench, "tools-resume", [str(n) for n in range(10)])
+    group = ["--group=g-resume", "--command-property=auto.offset.reset=earliest"]
+    assert consume(bench, "tools-resume", 4, *group) == ["0", "1", "2", "3"]
+    assert consume(bench, "tools-resume", 6, *group) == ["4", "5", "6", "7", "8", "9"]
+
+
+def group_row(bench, group, topic, partition=0):
+    result = bench.tools(GROUPS, "--describe", "--group", group, "--offsets")
+    for row in rows(result, "TOPIC"):
+        if row.get("TOPIC") == topic and row.get("PARTITION") == str(partition):
+            return row
+    raise AssertionError(f"no row for {topic}-{partition}\n{result}")
+
+
+@SUITE.case()
+def groups_list_describe_reset_delete(bench):
+    bench.topics("tools-group", partitions=1)
+    produce(bench, "tools-group", [str(n) for n in range(10)])
+    group = ["--group", "g-tools"]
+    consume(bench, "tools-group", 10, *group, "--command-property=auto.offset.reset=earliest")
+    assert "g-tools" in bench.tools(GROUPS, "--list").out.split()
+    listed = bench.tools(GROUPS, "--list", "--state", "Empty")
+    assert re.search(r"g-tools\s+Empty", listed.out) or "g-tools" in listed.out, listed
+    row = group_row(bench, "g-tools", "tools-group")
+    assert (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) == ("10", "10", "0"), row
+    state = bench.tools(GROUPS, "--describe", *group, "--state")
+    assert "Empty" in state.out, state
+    reset = [*group, "--reset-offsets", "--topic", "tools-group"]
+    for how, offset in (("--to-offset=3", "3"), ("--shift-by=2", "5"), ("--to-earliest", "0")):
+        planned = bench.tools(GROUPS, *reset, how, "--dry-run")
+        assert rows(planned, "NEW-OFFSET")[0]["NEW-OFFSET"] == offset, planned
+        bench.tools(GROUPS, *reset, how, "--execute")
+        assert group_row(bench, "g-tools", "tools-group")["CURRENT-OFFSET"] == offset
+    bench.tools(GROUPS, *reset, "--to-datetime=2001-01-01T00:00:00.000", "--execute")
+    bench.tools(GROUPS, *reset, "--to-latest", "--execute")
+    assert group_row(bench, "g-tools", "tools-group")["CURRENT-OFFSET"] == "10"
+    bench.tools(GROUPS, "--delete", *group)
+    assert "g-tools" not in bench.tools(GROUPS, "--list").out.split()
+
+
+@SUITE.case(gap="OffsetDelete is not built yet")
+def groups_delete_offsets(bench):
+    bench.topics("tools-offset-delete")
+    produce(bench, "tools-offset-delete", ["1", "2"])
+    group = ["--group", "g-offset-delete"]
+    consume(
+        bench, "tools-offset-delete", 2, *group, "--command-property=auto.offset.reset=earliest"
+    )
+    bench.tools(GROUPS, *group, "--delete-offsets", "--topic", "tools-offset-delete")
+    result = bench.tools(GROUPS, "--describe", *group, "--offsets", code=None)
+    assert "tools-offset-delete" not in result.out.replace("g-offset-delete", ""), result
+
+
+@SUITE.case()
+def groups_describe_members(bench):
+    bench.topics("tools-members", partitions=4)
+    main = "org.apache.kafka.tools.VerifiableConsumer"
+    arguments = [
+        "--bootstrap-server",
+        bench.address,
+        "--topic=tools-members",
+        "--group-id=g-members",
+    ]
+    member = bench.java("member", main, *arguments, "--group-instance-id=instance-7")
+    member.wait_for('"name":"partitions_assigned"')
+    result = bench.tools(GROUPS, "--describe", "--group=g-members", "--members", "--verbose")
+    assert "instance-7" in result.out and "tools-members" in result.out, result
+    state = bench.tools(GROUPS, "--describe", "--group=g-members", "--state")
+    assert "Stable" in state.out and "range" in state.out, state
+    refused = bench.tools(GROUPS, "--delete", "--group=g-members", code=None)
+    assert "GroupNotEmpty" in refused.out + refused.err, refused
+    removed = bench.tools("GroupsCommand", "--list")
+    assert re.search(r"g-members\s+Classic\s+consumer", removed.out), removed
+
+
+@SUITE.case()
+def get_offset_shell(bench):
+    bench.topics("tools-offsets", partitions=2)
+    produce(bench, "tools-offsets", [f"{n}:{n}" for n in range(100)], partition_key=True)
+    assert offsets(bench, "tools-offsets", "earliest") == {0: 0, 1: 0}
+    latest = offsets(bench, "tools-offsets", "latest")
+    assert sum(latest.values()) == 100, latest
+    assert offsets(bench, "tools-offsets", 1) == {0: 0, 1: 0}
+    largest = offsets(bench, "tools-offsets", "max-timestamp")
+    assert all(0 <= largest[p] < latest[p] for p in (0, 1)), largest
+    internal = bench.tools("GetOffsetShell", "--exclude-internal-topics")
+    assert "__consumer_offsets" not in internal.out, internal
+
+
+@SUITE.case()
+def delete_records(bench):
+    bench.topics("tools-delete-records", partitions=2)
+    produce(bench, "tools-delete-records", [f"{n}:{n}" for n in range(100)], partition_key=True)
+    latest = offsets(bench, "tools-delete-records", "latest")
+    wanted = [
+        {"topic": "tools-delete-records", "partition": 0, "offset": 5},
+        {"topic": "tools-delete-records", "partition": 1, "offset": -1},
+    ]
+    file = bench.file("offsets.json", json.dumps({"partitions": wanted, "version": 1}))
+    result = bench.tools("DeleteRecordsCommand", "--offset-json-file", file)
+    assert "low_watermark: 5" in result.out and f"low_watermark: {latest[1]}" in result.out, result
+    assert offsets(bench, "tools-delete-records", "earliest") == {0: 5, 1: latest[1]}
+    left = consume(bench, "tools-delete-records", latest[0] - 5, "--from-beginning")
+    assert len(left) == latest[0] - 5
+    wanted[0]["offset"] = latest[0] + 1
+    file = bench.file("offsets.json", json.dumps({"partitions": wanted[:1], "version": 1}))
+    beyond = bench.tools("DeleteRecordsCommand", "--offset-json-file", file, code=None)
+    assert "OffsetOutOfRange" in beyond.out + beyond.err, beyond
+
+
+def hanging(bench, topic, identifier):
+    """A transaction that stays open: its producer is killed while it has sent and not committed."""
+    bench.topics(topic)
+    main = "org.apache.kafka.tools.ProducerPerformance"
+    arguments = ["--topic", topic, "--num-records=1000000", "--record-size=10", "--throughput=100"]
+    arguments += ["--transactional-id", identifier, "--transaction-duration-ms=600000"]
+    timeout = [
+        "--command-property",
+        f"bootstrap.servers={bench.address}",
+        "transaction.timeout.ms=300000",
+    ]
+    program = bench.java(f"hanging-{identifier}", main, *arguments, *timeout)
+    wait_until(
+        lambda: offsets(bench, topic, "latest").get(0, 0) > 10,
+        "an open transaction",
+        60,
+        program.last_words,
+    )
+    return program
+
+
+@SUITE.case()
+def transactions_list_and_describe(bench):
+    program = hanging(bench, "tools-tx", "tx-tools")
+    command = "TransactionsCommand"
+    found = [row for row in rows(bench.tools(command, "list"), "TransactionalId")]
+    mine = [row for row in found if row["TransactionalId"] == "tx-tools"]
+    assert len(mine) == 1 and mine[0]["TransactionState"] == "Ongoing", found
+    described = bench.tools(command, "describe", "--transactional-id=tx-tools")
+    assert "tools-tx-0" in described.out and "Ongoing" in described.out, described
+    assert "300000" in described.out, described
+    producers = bench.tools(command, "describe-producers", "--topic=tools-tx", "--partition=0")
+    row = rows(producers, "ProducerId")[0]
+    assert row["ProducerId"] == mine[0]["ProducerId"], producers
+    assert row["CurrentTransactionStartOffset"] == "0", producers
+    filtered = bench.tools(command, "list", "--duration-filter=3600000")
+    assert "tx-tools" not in filtered.out, filtered
+    program.kill()
+
+
+@SUITE.case()
+def transactions_abort(bench):
+    program = hanging(bench, "tools-abort", "tx-abort")
+    program.kill()
+    where = ["--topic=tools-abort", "--partition=0"]
+    committed = ["--from-beginning", "--isolation-level=read_committed"]
+    produce(bench, "tools-abort", ["after"])
+    bench.tools("TransactionsCommand", "abort", *where, "--start-offset=0")
+    assert consume(bench, "tools-abort", 1, *committed) == ["after"]
+    producers = bench.tools("TransactionsCommand", "describe-producers", *where)
+    row = rows(producers, "ProducerId")[0]
+    assert row["CurrentTransactionStartOffset"] == "None", producers
+
+
+@SUITE.case()
+def transactions_forced_to_end(bench):
+    program = hanging(bench, "tools-force", "tx-force")
+    program.kill()
+    produce(bench, "tools-force", ["after"])
+    command = "TransactionsCommand"
+    bench.tools(command, "forceTerminateTransaction", "--transactionalId=tx-force")
+    committed = ["--from-beginning", "--isolation-level=read_committed"]
+    assert consume(bench, "tools-force", 1, *committed) == ["after"]
+    described = bench.tools(command, "describe", "--transactional-id=tx-force")
+    assert "CompleteAbort" in described.out or "Empty" in described.out, described
+
+
+@SUITE.case()
+def cluster_id(bench):
+    arguments = ["cluster-id", "--bootstrap-server", bench.address]
+    result = bench.tools("ClusterTool", *arguments, bootstrap=None)
+    assert "Cluster ID:" in result.out, result
+
+
+@SUITE.case(gap="DescribeLogDirs is not built yet")
+def log_dirs(bench):
+    bench.topics("tools-dirs", partitions=2)
+    produce(bench, "tools-dirs", ["x" * 1000])
+    result = bench.tools("LogDirsCommand", "--describe", "--topic-list=tools-dirs")
+    answer = json.loads([line for line in result.out.splitlines() if line.startswith("{")][0])
+    partitions = answer["brokers"][0]["logDirs"][0]["partitions"]
+    assert {p["partition"] for p in partitions} == {"tools-dirs-0", "tools-dirs-1"}, result
+    assert sum(p["size"] for p in partitions) > 1000, result
+
+
+@SUITE.case()
+def features(bench):
+    result = bench.tools("FeatureCommand", "describe")
+    assert re.search(r"transaction\.version.*FinalizedVersionLevel: 2", result.out), result
+
+
+def dump(bench, file, *arguments):
+    """DumpLogSegments over one file; it has nothing to complain of."""
+    result = bench.tools("DumpLogSegments", "--files", file, *arguments, bootstrap=None)
+    said = result.out + result.err
+    for complaint in (
+        "isvalid: false",
+        "Mismatches",
+        "Exception",
+        "Found invalid",
+        "non-consecutive",
+    ):
+        assert complaint not in said, str(result)
+    return result.out
+
+
+@SUITE.case()
+def dump_log_segments(bench):
+    """Segments and their indexes, of a topic with commits, aborts and every codec."""
+    configs = ["segment.bytes=1048576", "index.interval.bytes=512"]
+    bench.topics("tools-dump", configs=configs)
+    performance = ["--topic=tools-dump", "--record-size=200", "--throughput=-1"]
+    for codec in ("none", "lz4", "zstd", "snappy", "gzip"):
+        more = ["--num-records=8000", "--command-property", f"compression.type={codec}"]
+        bench.tools("ProducerPerformance", *performance, *more)
+    more = ["--num-records=3000", "--transactional-id=tx-dump", "--transaction-duration-ms=20"]
+    bench.tools("ProducerPerformance", *performance, *more)
+    abort_one(bench, "tools-dump")
+    bench.broker.stop()
+    try:
+        folder = os.path.join(bench.broker.data, "tools-dump-0")
+        if not os.path.isdir(folder):
+            found = [
+                root for root, _, _ in os.walk(bench.broker.data) if root.endswith("/tools-dump-0")
+            ]
+            assert found, f"no folder of tools-dump-0 below {bench.broker.data}"
+            folder = found[0]
+        files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+        logs = [file for file in files if file.endswith(".log")]
+        assert len(logs) > 2, files
+        counted = 0
+        for file in logs:
+            said = dump(bench, file, "--deep-iteration", "--print-data-log")
+            counted += len(re.findall(r"^\| offset: ", said, re.MULTILINE))
+        assert counted >= 43000, f"{counted} records were shown"
+        for kind, least in ((".index", 2), (".timeindex", 2), (".txnindex", 1)):
+            of_kind = [file for file in files if file.endswith(kind)]
+            assert len(of_kind) >= least, files
+            entries = sum(
+                len(dump(bench, f, *INDEX_OPTIONS.get(kind, ())).splitlines()) for f in of_kind
+            )
+            assert entries > len(of_kind), f"{kind} files have no entries"
+    finally:
+        bench.broker.start()
+
+
+INDEX_OPTIONS = {".index": ["--index-sanity-check"]}
+
+
+def abort_one(bench, topic):
+    """A transaction of a killed producer, ended by force."""
+    main = "org.apache.kafka.tools.ProducerPerformance"
+    arguments = ["--topic", topic, "--num-records=1000000", "--record-size=10", "--throughput=200"]
+    arguments += ["--transactional-id=tx-aborted", "--transaction-duration-ms=600000"]
+    timeout = [
+        "--command-property",
+        f"bootstrap.servers={bench.address}",
+        "transaction.timeout.ms=300000",
+    ]
+    before = offsets(bench, topic, "latest")[0]
+    program = bench.java("aborted", main, *arguments, *timeout)
+    wait_until(
+        lambda: offsets(bench, topic, "latest")[0] > before + 10, "records", 60, program.last_words
+    )
+    program.kill()
+    bench.tools("TransactionsCommand", "forceTerminateTransaction", "--transactionalId=tx-aborted")
+
+
+@SUITE.case()
+def dump_internal_topics(bench):
+    """Kafka's decoders of `__consumer_offsets` and `__transaction_state` read ours."""
+    bench.topics("tools-internal")
+    produce(bench, "tools-internal", ["1", "2"])
+    group = ["--group=g-internal", "--command-property=auto.offset.reset=earliest"]
+    consume(bench, "tools-internal", 2, *group)
+    tx = ["--transactional-id=tx-internal", "--transaction-duration-ms=20"]
+    more = ["--topic=tools-internal", "--record-size=20", "--throughput=-1", "--num-records=100"]
+    bench.tools("ProducerPerformance", *more, *tx)
+    bench.broker.stop()
+    try:
+        decoded = {"--offsets-decoder": "", "--transaction-log-decoder": ""}
+        topics = {
+            "__consumer_offsets": "--offsets-decoder",
+            "__transaction_state": "--transaction-log-decoder",
+        }
+        for root, _, names in os.walk(bench.broker.data):
+            for topic, decoder in topics.items():
+                if os.path.basename(root).startswith(topic + "-"):
+                    for name in sorted(n for n in names if n.endswith(".log")):
+                        decoded[decoder] += dump(bench, os.path.join(root, name), decoder)
+        assert "g-internal" in decoded["--offsets-decoder"], decoded["--offsets-decoder"][-2000:]
+        transactions = decoded["--transaction-log-decoder"]
+        # 4 is CompleteCommit.
+        ended = re.search(r'"tx-internal".*"transactionStatus":4', transactions)
+        assert ended, transactions[-2000:]
+    finally:
+        bench.broker.start()
