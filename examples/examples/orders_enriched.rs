@@ -33,6 +33,10 @@ use millstream::prelude::{PoisonPolicy, RecordContext, Streams, StreamsBuilder, 
 use millstream::streams::{Progress, RunningStreams, json_objects};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Enriches orders with their customers, exactly once.
 #[derive(Debug, Parser)]
@@ -98,14 +102,21 @@ fn topology() -> millstream::Result<Topology> {
     Ok(builder.build()?)
 }
 
+/// What the libraries log; `RUST_LOG` chooses levels, as in `millstream_streams=debug`.
+fn log_to_stderr() {
+    let chosen = std::env::var("RUST_LOG").ok();
+    let filter: Targets = chosen
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .init();
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let options = Options::parse();
     let place = Place::open(&options).await?;
     let outcome = run(&options, &place).await;

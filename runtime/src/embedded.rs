@@ -4,6 +4,7 @@
 //! socket's; the broker runs on the runtime that opened it, whichever thread a client is on.
 //! Never: a request that does not go through the protocol.
 
+use futures::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -97,11 +98,13 @@ impl BrokerOptions {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn open_storage(self, storage: Arc<dyn Storage>) -> Result<Broker> {
-        let broker = millstream_broker::Broker::open(storage, self.config).await?;
-        Ok(Broker {
-            broker,
-            runtime: Handle::current(),
+    pub fn open_storage(self, storage: Arc<dyn Storage>) -> BoxFuture<'static, Result<Broker>> {
+        Box::pin(async move {
+            let broker = millstream_broker::Broker::open(storage, self.config).await?;
+            Ok(Broker {
+                broker,
+                runtime: Handle::current(),
+            })
         })
     }
 }
@@ -119,9 +122,11 @@ impl Broker {
     ///
     /// # Errors
     /// Settings that contradict each other.
-    pub async fn in_memory() -> Result<Self> {
-        let options = BrokerOptions::new().durability(Durability::Memory);
-        options.open_storage(Arc::new(MemoryStorage::new())).await
+    pub fn in_memory() -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let options = BrokerOptions::new().durability(Durability::Memory);
+            options.open_storage(Arc::new(MemoryStorage::new())).await
+        })
     }
 
     /// Settings other than the defaults.
@@ -135,16 +140,16 @@ impl Broker {
     ///
     /// # Errors
     /// An address that cannot be bound; the error names it.
-    pub async fn listen(&self, address: SocketAddr) -> Result<SocketAddr> {
-        Ok(self.broker.listen(address).await?)
+    pub fn listen(&self, address: SocketAddr) -> BoxFuture<'_, Result<SocketAddr>> {
+        Box::pin(async move { Ok(self.broker.listen(address).await?) })
     }
 
     /// Stops cleanly: everything is synced, the next start needs no recovery.
     ///
     /// # Errors
     /// Where the last writes fail; nothing that was acknowledged is lost.
-    pub async fn close(&self) -> Result<()> {
-        Ok(self.broker.close().await?)
+    pub fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { Ok(self.broker.close().await?) })
     }
 
     /// Stops at once, as a killed process would.

@@ -6,6 +6,7 @@
 use crate::node::{Node, Stage};
 use crate::topics::{CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC};
 use crate::{BrokerConfig, BrokerError, connection, group, listener, transaction};
+use futures::future::BoxFuture;
 use millstream_log::{DirectoryConfig, LogDirectory, LogError, PartitionConfig, Storage};
 use millstream_protocol::Frame;
 use std::net::SocketAddr;
@@ -27,31 +28,33 @@ impl Broker {
     ///
     /// Awaits disk work. Not cancellation-safe: dropped early, the directory may stay locked until
     /// that work ends.
-    pub async fn open(
+    pub fn open(
         storage: Arc<dyn Storage>,
         config: BrokerConfig,
-    ) -> Result<Broker, BrokerError> {
-        config.validate()?;
-        let now_ms = config.clock.now_ms();
-        let seed = config.seed.unwrap_or(now_ms as u64);
-        let directory_config = directory_config(&config, seed);
-        let directory = config
-            .placement
-            .blocking(move || LogDirectory::open(storage, directory_config, now_ms))
-            .await??;
-        let node = Node::new(config, directory, fastrand::Rng::with_seed(seed))?;
-        let broker = Broker { node };
-        if let Err(error) = broker.load().await {
-            broker.halt();
-            return Err(error);
-        }
-        broker.start_loops();
-        tracing::info!(
-            cluster_id = broker.cluster_id(),
-            durability = ?broker.node.config.durability,
-            "broker open"
-        );
-        Ok(broker)
+    ) -> BoxFuture<'static, Result<Broker, BrokerError>> {
+        Box::pin(async move {
+            config.validate()?;
+            let now_ms = config.clock.now_ms();
+            let seed = config.seed.unwrap_or(now_ms as u64);
+            let directory_config = directory_config(&config, seed);
+            let directory = config
+                .placement
+                .blocking(move || LogDirectory::open(storage, directory_config, now_ms))
+                .await??;
+            let node = Node::new(config, directory, fastrand::Rng::with_seed(seed))?;
+            let broker = Broker { node };
+            if let Err(error) = broker.load().await {
+                broker.halt();
+                return Err(error);
+            }
+            broker.start_loops();
+            tracing::info!(
+                cluster_id = broker.cluster_id(),
+                durability = ?broker.node.config.durability,
+                "broker open"
+            );
+            Ok(broker)
+        })
     }
 
     async fn load(&self) -> Result<(), BrokerError> {
@@ -76,46 +79,52 @@ impl Broker {
     ///
     /// `peer` names the other end in logs and group descriptions. Dropping the future cuts requests
     /// that are under way, as a crash would.
-    pub async fn serve(
+    pub fn serve(
         &self,
         incoming: mpsc::Receiver<Frame>,
         outgoing: mpsc::Sender<Frame>,
         peer: String,
-    ) {
-        connection::serve(self.node.clone(), incoming, outgoing, peer.into(), None).await;
+    ) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            connection::serve(self.node.clone(), incoming, outgoing, peer.into(), None).await;
+        })
     }
 
     /// Accepts TCP connections at `address` until the broker stops; port 0 picks a free one.
     /// Returns the bound address. Fails when the address cannot be bound.
-    pub async fn listen(&self, address: SocketAddr) -> Result<SocketAddr, BrokerError> {
-        if self.node.stage() != Stage::Running {
-            return Err(BrokerError::Stopped);
-        }
-        listener::listen(&self.node, address).await
+    pub fn listen(&self, address: SocketAddr) -> BoxFuture<'_, Result<SocketAddr, BrokerError>> {
+        Box::pin(async move {
+            if self.node.stage() != Stage::Running {
+                return Err(BrokerError::Stopped);
+            }
+            listener::listen(&self.node, address).await
+        })
     }
 
     /// Stops in order: no new requests, those under way get up to five seconds, then everything is
     /// synced and the directory is marked as cleanly closed. A second call does nothing.
-    pub async fn close(&self) -> Result<(), BrokerError> {
-        let node = &self.node;
-        match node.stage() {
-            Stage::Running => node.advance(Stage::Draining),
-            Stage::Draining | Stage::Stopped => return Ok(()),
-            Stage::Halted => return Err(BrokerError::Stopped),
-        }
-        if tokio::time::timeout(DRAIN_TIMEOUT, node.connections_gone())
-            .await
-            .is_err()
-        {
-            tracing::warn!("requests are still under way: their connections are cut");
-        }
-        node.advance(Stage::Stopped);
-        let (directory, now_ms) = (node.directory.clone(), node.now_ms());
-        node.config
-            .placement
-            .blocking(move || directory.close(now_ms))
-            .await??;
-        Ok(())
+    pub fn close(&self) -> BoxFuture<'_, Result<(), BrokerError>> {
+        Box::pin(async move {
+            let node = &self.node;
+            match node.stage() {
+                Stage::Running => node.advance(Stage::Draining),
+                Stage::Draining | Stage::Stopped => return Ok(()),
+                Stage::Halted => return Err(BrokerError::Stopped),
+            }
+            if tokio::time::timeout(DRAIN_TIMEOUT, node.connections_gone())
+                .await
+                .is_err()
+            {
+                tracing::warn!("requests are still under way: their connections are cut");
+            }
+            node.advance(Stage::Stopped);
+            let (directory, now_ms) = (node.directory.clone(), node.now_ms());
+            node.config
+                .placement
+                .blocking(move || directory.close(now_ms))
+                .await??;
+            Ok(())
+        })
     }
 
     /// Stops at once and writes nothing more, as a crash would. For simulations.

@@ -23,7 +23,10 @@ mod transactions;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// A broker for one node that speaks Kafka's protocol, and the tools around it.
 #[derive(Debug, Parser)]
@@ -49,8 +52,8 @@ enum Command {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log_to_stderr(match &arguments.command {
-        Command::Broker(_) => "info",
-        _ => "warn",
+        Command::Broker(_) => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
     });
     let result = match arguments.command {
         Command::Broker(arguments) => broker::run(arguments).await,
@@ -73,13 +76,16 @@ async fn main() -> ExitCode {
 
 /// What the libraries log goes to stderr; `MILLSTREAM_LOG` chooses levels, as in
 /// `millstream_broker=debug`.
-fn log_to_stderr(default: &str) {
-    let filter =
-        EnvFilter::try_from_env("MILLSTREAM_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+fn log_to_stderr(default: LevelFilter) {
+    let chosen = std::env::var("MILLSTREAM_LOG").ok();
+    let filter: Targets = chosen
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(default));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(false)
+        .with_ansi(false);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
         .init();
 }
 

@@ -26,7 +26,9 @@ use bytes::Bytes;
 use crate::primitives::{DecodeError, Decoder, EncodeError, Encoder, Form, Sampler, Wire};
 
 /// A structure that is sent or stored by itself, in versions.
-pub trait Message: Default + Clone + std::fmt::Debug + PartialEq + Wire {
+pub trait Message:
+    Send + Sync + 'static + Default + Clone + std::fmt::Debug + PartialEq + Wire
+{
     /// The versions that can be read and written.
     const VERSIONS: RangeInclusive<i16>;
     /// The first flexible version; `i16::MAX` if there is none.

@@ -8,6 +8,7 @@
 //! clients find the new broker behind the same transport.
 //! Never: threads or the real clock.
 
+use futures::future::BoxFuture;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -50,8 +51,8 @@ impl TestCluster {
     ///
     /// # Errors
     /// As [`BrokerOptions::open`].
-    pub async fn start(seed: u64) -> Result<Self> {
-        Self::with(seed, NetworkFaults::NONE, BrokerOptions::new()).await
+    pub fn start(seed: u64) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move { Self::with(seed, NetworkFaults::NONE, BrokerOptions::new()).await })
     }
 
     /// A broker with these options behind a network with these faults. Placement, clock and seed
@@ -59,38 +60,44 @@ impl TestCluster {
     ///
     /// # Errors
     /// As [`BrokerOptions::open`].
-    pub async fn with(seed: u64, faults: NetworkFaults, options: BrokerOptions) -> Result<Self> {
-        let clock = millstream_broker::Clock::starting_at(BEGAN_MS);
-        let options = options.durability(Durability::Sync).configure(|config| {
-            config.placement = Placement::Runtime {
-                sync_delay: SYNC_DELAY,
-            };
-            config.clock = clock;
-        });
-        let storage = MemoryStorage::new();
-        let broker = open(&options, &storage, seed).await?;
-        let trace = Trace::default();
-        let transport = broker.into_transport();
-        let bootstrap = transport.bootstrap();
-        let target: Target = Arc::new(Mutex::new(Some(transport)));
-        let way = (seed, trace.clone());
-        let network =
-            SimulatedNetwork::towards("main", Arc::clone(&target), bootstrap, faults, way);
-        let running = Mutex::new(Running {
-            storage,
-            broker,
-            crashes: 0,
-            networks: 0,
-        });
-        let client_clock = Clock::starting_at(BEGAN_MS);
-        Ok(Self {
-            seed,
-            options,
-            target,
-            network,
-            trace,
-            client_clock,
-            running,
+    pub fn with(
+        seed: u64,
+        faults: NetworkFaults,
+        options: BrokerOptions,
+    ) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let clock = millstream_broker::Clock::starting_at(BEGAN_MS);
+            let options = options.durability(Durability::Sync).configure(|config| {
+                config.placement = Placement::Runtime {
+                    sync_delay: SYNC_DELAY,
+                };
+                config.clock = clock;
+            });
+            let storage = MemoryStorage::new();
+            let broker = open(&options, &storage, seed).await?;
+            let trace = Trace::default();
+            let transport = broker.into_transport();
+            let bootstrap = transport.bootstrap();
+            let target: Target = Arc::new(Mutex::new(Some(transport)));
+            let way = (seed, trace.clone());
+            let network =
+                SimulatedNetwork::towards("main", Arc::clone(&target), bootstrap, faults, way);
+            let running = Mutex::new(Running {
+                storage,
+                broker,
+                crashes: 0,
+                networks: 0,
+            });
+            let client_clock = Clock::starting_at(BEGAN_MS);
+            Ok(Self {
+                seed,
+                options,
+                target,
+                network,
+                trace,
+                client_clock,
+                running,
+            })
         })
     }
 
@@ -109,9 +116,11 @@ impl TestCluster {
     ///
     /// # Errors
     /// Where the recovery fails, which no crash of an honest disk may cause.
-    pub async fn crash(&self) -> Result<()> {
-        self.cut_power(Unsynced::Lost);
-        self.restart().await
+    pub fn crash(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.cut_power(Unsynced::Lost);
+            self.restart().await
+        })
     }
 
     /// Cuts the power: the broker stops at once, and `unsynced` says what becomes of data and names
@@ -128,18 +137,21 @@ impl TestCluster {
     ///
     /// # Errors
     /// Where the recovery fails, which no crash of an honest disk may cause.
-    pub async fn restart(&self) -> Result<()> {
-        let (storage, seed) = {
-            let running = self.running();
-            (
-                running.storage.clone(),
-                self.seed.wrapping_add(running.crashes),
-            )
-        };
-        let broker = open(&self.options, &storage, seed).await?;
-        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Some(broker.into_transport());
-        self.running().broker = broker;
-        Ok(())
+    pub fn restart(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let (storage, seed) = {
+                let running = self.running();
+                (
+                    running.storage.clone(),
+                    self.seed.wrapping_add(running.crashes),
+                )
+            };
+            let broker = open(&self.options, &storage, seed).await?;
+            *self.target.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(broker.into_transport());
+            self.running().broker = broker;
+            Ok(())
+        })
     }
 
     /// The network that clients of the cluster use, to change its faults.

@@ -9,6 +9,7 @@
 //! one that is reported.
 //! Never: goes on with some of its workers.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -156,24 +157,26 @@ impl Streams {
     /// # Errors
     /// Settings that contradict each other, a broker that cannot be reached, a poison row of a
     /// global table.
-    pub async fn start(mut self) -> Result<RunningStreams, StreamsError> {
-        if !self.mistakes.is_empty() {
-            return Err(self.mistakes.remove(0));
-        }
-        self.config.validate()?;
-        let transport = self.transport.ok_or_else(|| {
-            StreamsError::Config(
-                "no broker: call connect(&broker) or bootstrap(\"host:port\")".into(),
-            )
-        })?;
-        tracing::info!(settings = ?self.config.effective(), topology = ?self.topology, "starting");
-        Start {
-            transport,
-            config: Arc::new(self.config),
-            topology: self.topology,
-        }
-        .run()
-        .await
+    pub fn start(mut self) -> BoxFuture<'static, Result<RunningStreams, StreamsError>> {
+        Box::pin(async move {
+            if !self.mistakes.is_empty() {
+                return Err(self.mistakes.remove(0));
+            }
+            self.config.validate()?;
+            let transport = self.transport.ok_or_else(|| {
+                StreamsError::Config(
+                    "no broker: call connect(&broker) or bootstrap(\"host:port\")".into(),
+                )
+            })?;
+            tracing::info!(settings = ?self.config.effective(), topology = ?self.topology, "starting");
+            Start {
+                transport,
+                config: Arc::new(self.config),
+                topology: self.topology,
+            }
+            .run()
+            .await
+        })
     }
 
     /// Runs until `end` is ready, then commits and stops.
@@ -194,14 +197,13 @@ impl Streams {
     ///
     /// # Errors
     /// As [`run_until`](Self::run_until).
-    pub async fn run_until_ctrl_c(self) -> Result<Progress, StreamsError> {
-        self.run_until(async {
+    pub fn run_until_ctrl_c(self) -> BoxFuture<'static, Result<Progress, StreamsError>> {
+        Box::pin(self.run_until(async {
             if let Err(error) = tokio::signal::ctrl_c().await {
                 tracing::warn!(%error, "Ctrl-C cannot be heard");
                 std::future::pending::<()>().await;
             }
-        })
-        .await
+        }))
     }
 }
 
@@ -487,13 +489,15 @@ impl RunningStreams {
     ///
     /// # Errors
     /// Why it ended.
-    pub async fn ended(&mut self) -> Result<(), StreamsError> {
-        let Some(outcome) = &mut self.outcome else {
-            return Ok(());
-        };
-        let ended = outcome.await;
-        self.outcome = None;
-        flatten(ended)
+    pub fn ended(&mut self) -> BoxFuture<'_, Result<(), StreamsError>> {
+        Box::pin(async move {
+            let Some(outcome) = &mut self.outcome else {
+                return Ok(());
+            };
+            let ended = outcome.await;
+            self.outcome = None;
+            flatten(ended)
+        })
     }
 
     /// Waits until the group has committed every offset of `ends` (exclusive), whichever instance
@@ -501,63 +505,67 @@ impl RunningStreams {
     ///
     /// # Errors
     /// Why the instance ended before.
-    pub async fn committed(
-        &mut self,
-        ends: &BTreeMap<TopicPartition, i64>,
-    ) -> Result<(), StreamsError> {
-        const ASK_GROUP_EVERY: Duration = Duration::from_millis(200);
-        let mut changed = self.progress.subscribe();
-        let (admin, group_id) = (self.admin.clone(), self.group.clone());
-        let mut ask = tokio::time::Instant::now();
-        loop {
-            if self.progress.snapshot().reaches(ends) {
-                return Ok(());
-            }
-            if tokio::time::Instant::now() >= ask {
-                // A broker that is away for a moment is the instance's affair; it ends with an
-                // error where it is away for too long.
-                let group = tokio::select! {
+    pub fn committed<'a>(
+        &'a mut self,
+        ends: &'a BTreeMap<TopicPartition, i64>,
+    ) -> BoxFuture<'a, Result<(), StreamsError>> {
+        Box::pin(async move {
+            const ASK_GROUP_EVERY: Duration = Duration::from_millis(200);
+            let mut changed = self.progress.subscribe();
+            let (admin, group_id) = (self.admin.clone(), self.group.clone());
+            let mut ask = tokio::time::Instant::now();
+            loop {
+                if self.progress.snapshot().reaches(ends) {
+                    return Ok(());
+                }
+                if tokio::time::Instant::now() >= ask {
+                    // A broker that is away for a moment is the instance's affair; it ends with an
+                    // error where it is away for too long.
+                    let group = tokio::select! {
+                        biased;
+                        ended = self.ended() => {
+                            ended?;
+                            return Err(ended_already());
+                        }
+                        _ = changed.changed() => continue,
+                        found = admin.group_offsets(&group_id) => found.unwrap_or_default(),
+                    };
+                    let done = ends.iter().all(|(partition, &end)| {
+                        end == 0
+                            || group
+                                .get(partition)
+                                .is_some_and(|found| found.offset >= end)
+                    });
+                    if done {
+                        return Ok(());
+                    }
+                    ask = tokio::time::Instant::now() + ASK_GROUP_EVERY;
+                }
+                tokio::select! {
                     biased;
                     ended = self.ended() => {
                         ended?;
                         return Err(ended_already());
                     }
-                    _ = changed.changed() => continue,
-                    found = admin.group_offsets(&group_id) => found.unwrap_or_default(),
-                };
-                let done = ends.iter().all(|(partition, &end)| {
-                    end == 0
-                        || group
-                            .get(partition)
-                            .is_some_and(|found| found.offset >= end)
-                });
-                if done {
-                    return Ok(());
+                    _ = changed.changed() => {}
+                    () = tokio::time::sleep_until(ask) => {}
                 }
-                ask = tokio::time::Instant::now() + ASK_GROUP_EVERY;
             }
-            tokio::select! {
-                biased;
-                ended = self.ended() => {
-                    ended?;
-                    return Err(ended_already());
-                }
-                _ = changed.changed() => {}
-                () = tokio::time::sleep_until(ask) => {}
-            }
-        }
+        })
     }
 
     /// Commits what was processed, stops, and answers what was committed.
     ///
     /// # Errors
     /// What kept it from stopping cleanly; nothing that was not committed is visible.
-    pub async fn stop(mut self) -> Result<Progress, StreamsError> {
-        let _ = self.stop.send(true);
-        if let Some(outcome) = self.outcome.take() {
-            flatten(outcome.await)?;
-        }
-        Ok(self.progress.snapshot())
+    pub fn stop(mut self) -> BoxFuture<'static, Result<Progress, StreamsError>> {
+        Box::pin(async move {
+            let _ = self.stop.send(true);
+            if let Some(outcome) = self.outcome.take() {
+                flatten(outcome.await)?;
+            }
+            Ok(self.progress.snapshot())
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariants: offsets are those of decided transactions; what is pending is not waited for.
 //! Never: joins a group.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 
 use millstream_protocol::messages::offset_fetch::OffsetFetchRequestGroup;
@@ -23,23 +24,25 @@ impl Admin {
     ///
     /// # Errors
     /// Where the coordinator does not answer in time, or refuses the group.
-    pub async fn group_offsets(
-        &self,
-        group: &str,
-    ) -> Result<BTreeMap<TopicPartition, OffsetAndMetadata>, AdminError> {
-        for count in 0.. {
-            let response = self.ask(|| self.fetch_offsets(group)).await?;
-            let (code, offsets) = read(response);
-            if passing(ApiKey::OffsetFetch, code) && count < 100 {
-                self.cluster
-                    .forget_coordinator(CoordinatorKind::Group, group);
-                tokio::time::sleep(self.cluster.retry_pause(count)).await;
-                continue;
+    pub fn group_offsets<'a>(
+        &'a self,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, OffsetAndMetadata>, AdminError>> {
+        Box::pin(async move {
+            for count in 0.. {
+                let response = self.ask(|| self.fetch_offsets(group)).await?;
+                let (code, offsets) = read(response);
+                if passing(ApiKey::OffsetFetch, code) && count < 100 {
+                    self.cluster
+                        .forget_coordinator(CoordinatorKind::Group, group);
+                    tokio::time::sleep(self.cluster.retry_pause(count)).await;
+                    continue;
+                }
+                check("group_offsets()", group, code, None)?;
+                return Ok(offsets);
             }
-            check("group_offsets()", group, code, None)?;
-            return Ok(offsets);
-        }
-        Ok(BTreeMap::new())
+            Ok(BTreeMap::new())
+        })
     }
 
     async fn fetch_offsets(&self, group: &str) -> Result<OffsetFetchResponse, ClusterError> {

@@ -3,6 +3,7 @@
 //! Invariants: a group is asked about at its coordinator; a list covers every broker.
 //! Never: joins a group.
 
+use futures::future::BoxFuture;
 use millstream_protocol::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest, describe_groups, list_groups,
 };
@@ -19,23 +20,25 @@ impl Admin {
     ///
     /// # Errors
     /// Where a broker does not answer or refuses.
-    pub async fn list_groups(&self) -> Result<Vec<list_groups::ListedGroup>, AdminError> {
-        self.ask(|| self.cluster.refresh_metadata(&[])).await?;
-        let timeout = self.cluster.config().request_timeout;
-        let mut groups = Vec::new();
-        for node in self.cluster.nodes() {
-            let answer = self
-                .ask(|| async {
-                    let request = ListGroupsRequest::default();
-                    Ok(self.cluster.request(node, request, timeout).await?)
-                })
-                .await?;
-            let subject = format!("broker {node}");
-            check("list_groups()", &subject, answer.error_code, None)?;
-            groups.extend(answer.groups);
-        }
-        groups.sort_by(|a, b| a.group_id.cmp(&b.group_id));
-        Ok(groups)
+    pub fn list_groups(&self) -> BoxFuture<'_, Result<Vec<list_groups::ListedGroup>, AdminError>> {
+        Box::pin(async move {
+            self.ask(|| self.cluster.refresh_metadata(&[])).await?;
+            let timeout = self.cluster.config().request_timeout;
+            let mut groups = Vec::new();
+            for node in self.cluster.nodes() {
+                let answer = self
+                    .ask(|| async {
+                        let request = ListGroupsRequest::default();
+                        Ok(self.cluster.request(node, request, timeout).await?)
+                    })
+                    .await?;
+                let subject = format!("broker {node}");
+                check("list_groups()", &subject, answer.error_code, None)?;
+                groups.extend(answer.groups);
+            }
+            groups.sort_by(|a, b| a.group_id.cmp(&b.group_id));
+            Ok(groups)
+        })
     }
 
     /// A group's state and members. A group that does not exist has the state `Dead`, or is
@@ -43,31 +46,33 @@ impl Admin {
     ///
     /// # Errors
     /// Where the coordinator does not answer in time, or refuses (`GROUP_ID_NOT_FOUND`).
-    pub async fn describe_group(
-        &self,
-        group: &str,
-    ) -> Result<describe_groups::DescribedGroup, AdminError> {
-        let request = DescribeGroupsRequest {
-            groups: vec![group.to_owned()],
-            ..Default::default()
-        };
-        let found = self
-            .ask_group(group, request, |answer| {
-                let found = answer
-                    .groups
-                    .into_iter()
-                    .find(|found| found.group_id == group);
-                let found = found.unwrap_or_default();
-                (found.error_code, found)
-            })
-            .await?;
-        check(
-            "describe_group()",
-            group,
-            found.error_code,
-            found.error_message.clone(),
-        )?;
-        Ok(found)
+    pub fn describe_group<'a>(
+        &'a self,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<describe_groups::DescribedGroup, AdminError>> {
+        Box::pin(async move {
+            let request = DescribeGroupsRequest {
+                groups: vec![group.to_owned()],
+                ..Default::default()
+            };
+            let found = self
+                .ask_group(group, request, |answer| {
+                    let found = answer
+                        .groups
+                        .into_iter()
+                        .find(|found| found.group_id == group);
+                    let found = found.unwrap_or_default();
+                    (found.error_code, found)
+                })
+                .await?;
+            check(
+                "describe_group()",
+                group,
+                found.error_code,
+                found.error_message.clone(),
+            )?;
+            Ok(found)
+        })
     }
 
     /// Deletes a group with all of its committed offsets.
@@ -75,21 +80,24 @@ impl Admin {
     /// # Errors
     /// Where it has members (`NON_EMPTY_GROUP`), where there is none of that id
     /// (`GROUP_ID_NOT_FOUND`), or the coordinator does not answer in time.
-    pub async fn delete_group(&self, group: &str) -> Result<(), AdminError> {
-        let request = DeleteGroupsRequest {
-            groups_names: vec![group.to_owned()],
-        };
-        let code = self
-            .ask_group(group, request, |answer| {
-                let found = answer
-                    .results
-                    .into_iter()
-                    .find(|found| found.group_id == group);
-                let code = found.map_or(ErrorCode::GROUP_ID_NOT_FOUND, |found| found.error_code);
-                (code, code)
-            })
-            .await?;
-        check("delete_group()", group, code, None)
+    pub fn delete_group<'a>(&'a self, group: &'a str) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let request = DeleteGroupsRequest {
+                groups_names: vec![group.to_owned()],
+            };
+            let code = self
+                .ask_group(group, request, |answer| {
+                    let found = answer
+                        .results
+                        .into_iter()
+                        .find(|found| found.group_id == group);
+                    let code =
+                        found.map_or(ErrorCode::GROUP_ID_NOT_FOUND, |found| found.error_code);
+                    (code, code)
+                })
+                .await?;
+            check("delete_group()", group, code, None)
+        })
     }
 
     /// Asks a group's coordinator, and again while it says that it is loading or moving.

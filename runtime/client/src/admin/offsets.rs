@@ -3,6 +3,7 @@
 //! Invariants: a partition is asked about at its leader.
 //! Never: reads a record.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -32,32 +33,37 @@ impl Admin {
     ///
     /// # Errors
     /// Where a partition has no leader, or its leader does not answer or refuses.
-    pub async fn list_offsets(
-        &self,
-        partitions: &[TopicPartition],
+    pub fn list_offsets<'a>(
+        &'a self,
+        partitions: &'a [TopicPartition],
         spec: OffsetSpec,
-    ) -> Result<BTreeMap<TopicPartition, Option<i64>>, AdminError> {
-        let mut offsets = BTreeMap::new();
-        let timeout = self.cluster.config().request_timeout;
-        for (node, partitions) in self.by_leader("list_offsets()", partitions).await? {
-            let request = list_request(&partitions, spec, millis(timeout));
-            let answer = self
-                .ask(|| async { Ok(self.cluster.request(node, request.clone(), timeout).await?) })
-                .await?;
-            for topic in answer.topics {
-                for found in topic.partitions {
-                    let partition = TopicPartition::new(topic.name.as_str(), found.partition_index);
-                    check(
-                        "list_offsets()",
-                        &partition.to_string(),
-                        found.error_code,
-                        None,
-                    )?;
-                    offsets.insert(partition, Some(found.offset).filter(|offset| *offset >= 0));
+    ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, Option<i64>>, AdminError>> {
+        Box::pin(async move {
+            let mut offsets = BTreeMap::new();
+            let timeout = self.cluster.config().request_timeout;
+            for (node, partitions) in self.by_leader("list_offsets()", partitions).await? {
+                let request = list_request(&partitions, spec, millis(timeout));
+                let answer = self
+                    .ask(|| async {
+                        Ok(self.cluster.request(node, request.clone(), timeout).await?)
+                    })
+                    .await?;
+                for topic in answer.topics {
+                    for found in topic.partitions {
+                        let partition =
+                            TopicPartition::new(topic.name.as_str(), found.partition_index);
+                        check(
+                            "list_offsets()",
+                            &partition.to_string(),
+                            found.error_code,
+                            None,
+                        )?;
+                        offsets.insert(partition, Some(found.offset).filter(|offset| *offset >= 0));
+                    }
                 }
             }
-        }
-        Ok(offsets)
+            Ok(offsets)
+        })
     }
 
     /// The partitions by the broker that leads them, with fresh metadata.

@@ -3,6 +3,7 @@
 //! Invariants: a topic that is created is there when the call returns.
 //! Never: deletes a topic of the broker's own.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -66,28 +67,33 @@ impl Admin {
     /// # Errors
     /// Where it exists (`TOPIC_ALREADY_EXISTS`), its name or settings are refused, or no broker
     /// answers.
-    pub async fn create_topic(&self, topic: &NewTopic) -> Result<(), AdminError> {
-        let response = self
-            .ask(|| async {
-                let timeout = self.cluster.config().request_timeout;
-                let node = self.cluster.any_node()?;
-                Ok(self
-                    .cluster
-                    .request(node, create_request(topic), timeout)
-                    .await?)
-            })
-            .await?;
-        for result in response.topics {
-            check(
-                "create_topic()",
-                &result.name,
-                result.error_code,
-                result.error_message,
-            )?;
-        }
-        let name: Arc<str> = topic.name.as_str().into();
-        self.cluster.refresh_metadata(&[name]).await?;
-        Ok(())
+    pub fn create_topic<'a>(
+        &'a self,
+        topic: &'a NewTopic,
+    ) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let response = self
+                .ask(|| async {
+                    let timeout = self.cluster.config().request_timeout;
+                    let node = self.cluster.any_node()?;
+                    Ok(self
+                        .cluster
+                        .request(node, create_request(topic), timeout)
+                        .await?)
+                })
+                .await?;
+            for result in response.topics {
+                check(
+                    "create_topic()",
+                    &result.name,
+                    result.error_code,
+                    result.error_message,
+                )?;
+            }
+            let name: Arc<str> = topic.name.as_str().into();
+            self.cluster.refresh_metadata(&[name]).await?;
+            Ok(())
+        })
     }
 
     /// Creates a topic with this many partitions where there is none of that name; answers whether
@@ -95,86 +101,99 @@ impl Admin {
     ///
     /// # Errors
     /// As [`create_topic`](Self::create_topic).
-    pub async fn create_topic_if_absent(
-        &self,
-        name: &str,
+    pub fn create_topic_if_absent<'a>(
+        &'a self,
+        name: &'a str,
         partitions: i32,
-    ) -> Result<bool, AdminError> {
-        match self.create_topic(&NewTopic::new(name, partitions)).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(false),
-            Err(error) => Err(error),
-        }
+    ) -> BoxFuture<'a, Result<bool, AdminError>> {
+        Box::pin(async move {
+            match self.create_topic(&NewTopic::new(name, partitions)).await {
+                Ok(()) => Ok(true),
+                Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     /// Deletes a topic with all of its records.
     ///
     /// # Errors
     /// Where there is none of that name, or no broker answers.
-    pub async fn delete_topic(&self, name: &str) -> Result<(), AdminError> {
-        let state = DeleteTopicState {
-            name: Some(name.to_owned()),
-            ..Default::default()
-        };
-        let response = self
-            .ask(|| async {
-                let timeout = self.cluster.config().request_timeout;
-                let node = self.cluster.any_node()?;
-                let build = |version: i16| delete_request(&state, version);
-                Ok(self
-                    .cluster
-                    .request_with(node, timeout, i16::MAX, build)
-                    .await?)
-            })
-            .await?;
-        for result in response.responses {
-            check(
-                "delete_topic()",
-                name,
-                result.error_code,
-                result.error_message,
-            )?;
-        }
-        self.cluster.forget_topic(name);
-        Ok(())
+    pub fn delete_topic<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let state = DeleteTopicState {
+                name: Some(name.to_owned()),
+                ..Default::default()
+            };
+            let response = self
+                .ask(|| async {
+                    let timeout = self.cluster.config().request_timeout;
+                    let node = self.cluster.any_node()?;
+                    let build = |version: i16| delete_request(&state, version);
+                    Ok(self
+                        .cluster
+                        .request_with(node, timeout, i16::MAX, build)
+                        .await?)
+                })
+                .await?;
+            for result in response.responses {
+                check(
+                    "delete_topic()",
+                    name,
+                    result.error_code,
+                    result.error_message,
+                )?;
+            }
+            self.cluster.forget_topic(name);
+            Ok(())
+        })
     }
 
     /// All topics, by name.
     ///
     /// # Errors
     /// Where no broker answers.
-    pub async fn topics(&self) -> Result<Vec<TopicDescription>, AdminError> {
-        let response = self.ask(|| self.cluster.all_topics()).await?;
-        let mut topics: Vec<TopicDescription> = response
-            .topics
-            .into_iter()
-            .filter(|topic| topic.error_code.is_ok())
-            .map(|topic| TopicDescription {
-                name: topic.name.unwrap_or_default(),
-                topic_id: topic.topic_id,
-                partitions: i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
-                is_internal: topic.is_internal,
-            })
-            .collect();
-        topics.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(topics)
+    pub fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicDescription>, AdminError>> {
+        Box::pin(async move {
+            let response = self.ask(|| self.cluster.all_topics()).await?;
+            let mut topics: Vec<TopicDescription> = response
+                .topics
+                .into_iter()
+                .filter(|topic| topic.error_code.is_ok())
+                .map(|topic| TopicDescription {
+                    name: topic.name.unwrap_or_default(),
+                    topic_id: topic.topic_id,
+                    partitions: i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
+                    is_internal: topic.is_internal,
+                })
+                .collect();
+            topics.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(topics)
+        })
     }
 
     /// One topic, or an error that says there is none.
     ///
     /// # Errors
     /// `UNKNOWN_TOPIC_OR_PARTITION` where there is none of that name; where no broker answers.
-    pub async fn topic(&self, name: &str) -> Result<TopicDescription, AdminError> {
-        let found = self
-            .topics()
-            .await?
-            .into_iter()
-            .find(|topic| topic.name == name);
-        found.ok_or_else(|| AdminError::Refused {
-            call: "topic()",
-            subject: name.to_owned(),
-            code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-            message: Some("there is no topic of that name; create it, or look at topics()".into()),
+    pub fn topic<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<TopicDescription, AdminError>> {
+        Box::pin(async move {
+            let found = self
+                .topics()
+                .await?
+                .into_iter()
+                .find(|topic| topic.name == name);
+            found.ok_or_else(|| AdminError::Refused {
+                call: "topic()",
+                subject: name.to_owned(),
+                code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+                message: Some(
+                    "there is no topic of that name; create it, or look at topics()".into(),
+                ),
+            })
         })
     }
 
@@ -182,8 +201,8 @@ impl Admin {
     ///
     /// # Errors
     /// Where no broker answers in time, or refuses the topic.
-    pub async fn partitions_of(&self, topic: &str) -> Result<i32, ClusterError> {
-        self.cluster.partitions_of(topic).await
+    pub fn partitions_of<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<i32, ClusterError>> {
+        Box::pin(async move { self.cluster.partitions_of(topic).await })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariants: a transactional id is asked about at its coordinator, a producer at the leader.
 //! Never: ends a transaction.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 
 use millstream_protocol::messages::{
@@ -24,104 +25,121 @@ impl Admin {
     /// # Errors
     /// Where the coordinator does not answer in time, or does not know the id
     /// (`TRANSACTIONAL_ID_NOT_FOUND`).
-    pub async fn describe_transaction(
-        &self,
-        transactional_id: &str,
-    ) -> Result<describe_transactions::TransactionState, AdminError> {
-        let kind = CoordinatorKind::Transaction;
-        let patience = self.cluster.config().request_timeout;
-        let mut attempt = 0;
-        loop {
-            let ids = vec![transactional_id.to_owned()];
-            let request = DescribeTransactionsRequest {
-                transactional_ids: ids,
-            };
-            let answer = self
-                .ask(|| {
-                    let request = request.clone();
-                    self.cluster
-                        .ask_coordinator(kind, transactional_id, patience, i16::MAX, |_| request)
-                })
-                .await?;
-            let mut states = answer.transaction_states.into_iter();
-            let found = states.find(|state| state.transactional_id == transactional_id);
-            let code = found
-                .as_ref()
-                .map_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND, |state| {
-                    state.error_code
-                });
-            if passing(ApiKey::DescribeTransactions, code) && attempt < ATTEMPTS_MAX {
-                self.cluster.forget_coordinator(kind, transactional_id);
-                tokio::time::sleep(self.cluster.retry_pause(attempt)).await;
-                attempt += 1;
-                continue;
+    pub fn describe_transaction<'a>(
+        &'a self,
+        transactional_id: &'a str,
+    ) -> BoxFuture<'a, Result<describe_transactions::TransactionState, AdminError>> {
+        Box::pin(async move {
+            let kind = CoordinatorKind::Transaction;
+            let patience = self.cluster.config().request_timeout;
+            let mut attempt = 0;
+            loop {
+                let ids = vec![transactional_id.to_owned()];
+                let request = DescribeTransactionsRequest {
+                    transactional_ids: ids,
+                };
+                let answer = self
+                    .ask(|| {
+                        let request = request.clone();
+                        self.cluster.ask_coordinator(
+                            kind,
+                            transactional_id,
+                            patience,
+                            i16::MAX,
+                            |_| request,
+                        )
+                    })
+                    .await?;
+                let mut states = answer.transaction_states.into_iter();
+                let found = states.find(|state| state.transactional_id == transactional_id);
+                let code = found
+                    .as_ref()
+                    .map_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND, |state| {
+                        state.error_code
+                    });
+                if passing(ApiKey::DescribeTransactions, code) && attempt < ATTEMPTS_MAX {
+                    self.cluster.forget_coordinator(kind, transactional_id);
+                    tokio::time::sleep(self.cluster.retry_pause(attempt)).await;
+                    attempt += 1;
+                    continue;
+                }
+                check("describe_transaction()", transactional_id, code, None)?;
+                return Ok(found.unwrap_or_default());
             }
-            check("describe_transaction()", transactional_id, code, None)?;
-            return Ok(found.unwrap_or_default());
-        }
+        })
     }
 
     /// The transactional ids that the brokers coordinate, by id.
     ///
     /// # Errors
     /// Where a broker does not answer or refuses.
-    pub async fn list_transactions(
+    pub fn list_transactions(
         &self,
-    ) -> Result<Vec<list_transactions::TransactionState>, AdminError> {
-        self.ask(|| self.cluster.refresh_metadata(&[])).await?;
-        let timeout = self.cluster.config().request_timeout;
-        let mut states = Vec::new();
-        for node in self.cluster.nodes() {
-            let answer = self
-                .ask(|| async {
-                    let request = ListTransactionsRequest::default();
-                    Ok(self.cluster.request(node, request, timeout).await?)
-                })
-                .await?;
-            let subject = format!("broker {node}");
-            check("list_transactions()", &subject, answer.error_code, None)?;
-            states.extend(answer.transaction_states);
-        }
-        states.sort_by(|a, b| a.transactional_id.cmp(&b.transactional_id));
-        Ok(states)
+    ) -> BoxFuture<'_, Result<Vec<list_transactions::TransactionState>, AdminError>> {
+        Box::pin(async move {
+            self.ask(|| self.cluster.refresh_metadata(&[])).await?;
+            let timeout = self.cluster.config().request_timeout;
+            let mut states = Vec::new();
+            for node in self.cluster.nodes() {
+                let answer = self
+                    .ask(|| async {
+                        let request = ListTransactionsRequest::default();
+                        Ok(self.cluster.request(node, request, timeout).await?)
+                    })
+                    .await?;
+                let subject = format!("broker {node}");
+                check("list_transactions()", &subject, answer.error_code, None)?;
+                states.extend(answer.transaction_states);
+            }
+            states.sort_by(|a, b| a.transactional_id.cmp(&b.transactional_id));
+            Ok(states)
+        })
     }
 
     /// The producers that wrote to these partitions lately, as their leaders remember them.
     ///
     /// # Errors
     /// Where a partition has no leader, or its leader does not answer or refuses.
-    pub async fn describe_producers(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, Vec<describe_producers::ProducerState>>, AdminError> {
-        let timeout = self.cluster.config().request_timeout;
-        let mut producers = BTreeMap::new();
-        for (node, partitions) in self.by_leader("describe_producers()", partitions).await? {
-            let topics = by_topic(&partitions)
-                .into_iter()
-                .map(
-                    |(name, partition_indexes)| describe_producers::TopicRequest {
-                        name: name.to_string(),
-                        partition_indexes,
-                    },
-                );
-            let request = DescribeProducersRequest {
-                topics: topics.collect(),
-            };
-            let answer = self
-                .ask(|| async { Ok(self.cluster.request(node, request.clone(), timeout).await?) })
-                .await?;
-            for topic in answer.topics {
-                for found in topic.partitions {
-                    let partition = TopicPartition::new(topic.name.as_str(), found.partition_index);
-                    let subject = partition.to_string();
-                    let (code, message) = (found.error_code, found.error_message);
-                    check("describe_producers()", &subject, code, message)?;
-                    producers.insert(partition, found.active_producers);
+    pub fn describe_producers<'a>(
+        &'a self,
+        partitions: &'a [TopicPartition],
+    ) -> BoxFuture<
+        'a,
+        Result<BTreeMap<TopicPartition, Vec<describe_producers::ProducerState>>, AdminError>,
+    > {
+        Box::pin(async move {
+            let timeout = self.cluster.config().request_timeout;
+            let mut producers = BTreeMap::new();
+            for (node, partitions) in self.by_leader("describe_producers()", partitions).await? {
+                let topics = by_topic(&partitions)
+                    .into_iter()
+                    .map(
+                        |(name, partition_indexes)| describe_producers::TopicRequest {
+                            name: name.to_string(),
+                            partition_indexes,
+                        },
+                    );
+                let request = DescribeProducersRequest {
+                    topics: topics.collect(),
+                };
+                let answer = self
+                    .ask(|| async {
+                        Ok(self.cluster.request(node, request.clone(), timeout).await?)
+                    })
+                    .await?;
+                for topic in answer.topics {
+                    for found in topic.partitions {
+                        let partition =
+                            TopicPartition::new(topic.name.as_str(), found.partition_index);
+                        let subject = partition.to_string();
+                        let (code, message) = (found.error_code, found.error_message);
+                        check("describe_producers()", &subject, code, message)?;
+                        producers.insert(partition, found.active_producers);
+                    }
                 }
             }
-        }
-        Ok(producers)
+            Ok(producers)
+        })
     }
 }
 

@@ -5,13 +5,16 @@
 //! written.
 //! Never: repeats a request, or uses a connection again that missed an answer.
 
+use futures::future::BoxFuture;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Buf;
 use millstream_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
-use millstream_protocol::{ApiKey, ErrorCode, Frame, Request, decode_response, encode_request};
+use millstream_protocol::{
+    ApiKey, EncodeError, ErrorCode, Frame, Request, decode_response, encode_request,
+};
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -55,31 +58,49 @@ pub struct PendingResponse {
     api_version: i16,
 }
 
+/// Makes a request's frame from its correlation id and the client id.
+pub(super) type Encode<'a> = Box<dyn FnOnce(i32, &str) -> Result<Frame, EncodeError> + Send + 'a>;
+
+/// An answer that is not decoded yet.
+pub(super) struct Answer {
+    frame: Frame,
+    shared: Arc<Shared>,
+    api_version: i16,
+}
+
+impl Answer {
+    pub(super) fn decode<R: Request>(self) -> Result<R::Response, RequestError> {
+        self.shared.decode::<R>(self.frame, self.api_version)
+    }
+}
+
 impl Connection {
     /// Starts the connection's task and asks the broker which versions it serves.
     ///
     /// # Errors
     /// Where the connection is lost, times out or answers nonsense.
-    pub async fn open(
+    pub fn open<'a>(
         node: NodeId,
         frames: FrameConnection,
-        client_id: &str,
+        client_id: &'a str,
         timeout: Duration,
-    ) -> Result<Self, RequestError> {
-        let shared = Arc::new(Shared {
-            node,
-            client_id: client_id.to_owned(),
-            outgoing: frames.outgoing,
-            state: Mutex::new(State::default()),
-            wake: Notify::new(),
-        });
-        tokio::spawn(run(Arc::clone(&shared), frames.incoming));
-        let mut connection = Self {
-            shared,
-            versions: BrokerVersions::default(),
-        };
-        connection.versions = connection.handshake(timeout).await?;
-        Ok(connection)
+    ) -> BoxFuture<'a, Result<Self, RequestError>> {
+        Box::pin(async move {
+            let shared = Arc::new(Shared {
+                node,
+                client_id: client_id.to_owned(),
+                outgoing: frames.outgoing,
+                state: Mutex::new(State::default()),
+                wake: Notify::new(),
+            });
+            tokio::spawn(run(Arc::clone(&shared), frames.incoming));
+            let mut connection = Self {
+                shared,
+                versions: BrokerVersions::default(),
+            };
+            connection.versions = connection.handshake(timeout).await?;
+            Ok(connection)
+        })
     }
 
     async fn handshake(&self, timeout: Duration) -> Result<BrokerVersions, RequestError> {
@@ -154,12 +175,25 @@ impl Connection {
         api_version: i16,
         request: &R,
     ) -> Result<PendingResponse, RequestError> {
+        let encode = |correlation_id, client_id: &str| {
+            encode_request(api_version, correlation_id, Some(client_id), request)
+        };
+        self.start(R::API, api_version, Box::new(encode))
+    }
+
+    /// As [`Connection::start_at`] without the request's type, so that it is compiled once.
+    pub(super) fn start(
+        &self,
+        api: ApiKey,
+        api_version: i16,
+        encode: Encode<'_>,
+    ) -> Result<PendingResponse, RequestError> {
         let (sender, receiver) = oneshot::channel();
-        self.put(api_version, request, Some(sender))?;
+        self.put(api, encode, Some(sender))?;
         Ok(PendingResponse {
             receiver,
             shared: Arc::clone(&self.shared),
-            api: R::API,
+            api,
             api_version,
         })
     }
@@ -173,28 +207,28 @@ impl Connection {
         api_version: i16,
         request: &R,
     ) -> Result<(), RequestError> {
-        self.put(api_version, request, None)
+        let encode = |correlation_id, client_id: &str| {
+            encode_request(api_version, correlation_id, Some(client_id), request)
+        };
+        self.put(R::API, Box::new(encode), None)
     }
 
-    fn put<R: Request>(
+    fn put(
         &self,
-        api_version: i16,
-        request: &R,
+        api: ApiKey,
+        encode: Encode<'_>,
         answer: Option<oneshot::Sender<Result<Frame, Arc<str>>>>,
     ) -> Result<(), RequestError> {
         let shared = &self.shared;
         let mut state = shared.lock();
         if let Some(reason) = &state.closed {
-            return Err(shared.disconnected(R::API, false, reason));
+            return Err(shared.disconnected(api, false, reason));
         }
         let correlation_id = state.next_correlation_id;
-        let client_id = Some(shared.client_id.as_str());
         let frame =
-            encode_request(api_version, correlation_id, client_id, request).map_err(|error| {
-                RequestError::Encode {
-                    api: R::API,
-                    reason: error.to_string().into(),
-                }
+            encode(correlation_id, &shared.client_id).map_err(|error| RequestError::Encode {
+                api,
+                reason: error.to_string().into(),
             })?;
         state.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
         if state.overflow.is_empty() {
@@ -205,7 +239,7 @@ impl Connection {
                     shared.wake.notify_one();
                 }
                 Err(mpsc::error::TrySendError::Closed(_)) => {
-                    return Err(shared.disconnected(R::API, false, "the transport has closed"));
+                    return Err(shared.disconnected(api, false, "the transport has closed"));
                 }
             }
         } else {
@@ -241,9 +275,18 @@ impl PendingResponse {
         self,
         timeout: Duration,
     ) -> Result<R::Response, RequestError> {
-        let (shared, version) = (Arc::clone(&self.shared), self.api_version);
+        self.answered(timeout).await?.decode::<R>()
+    }
+
+    /// The answer's bytes.
+    pub(super) async fn answered(self, timeout: Duration) -> Result<Answer, RequestError> {
+        let (shared, api_version) = (Arc::clone(&self.shared), self.api_version);
         let frame = self.frame(timeout).await?;
-        shared.decode::<R>(frame, version)
+        Ok(Answer {
+            frame,
+            shared,
+            api_version,
+        })
     }
 
     async fn frame(self, timeout: Duration) -> Result<Frame, RequestError> {

@@ -3,6 +3,7 @@
 //! Invariants: a coordinator is cached until somebody forgets it.
 //! Never: retries a refusal that will not change (authorisation, an invalid id).
 
+use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,59 +55,61 @@ impl Cluster {
     ///
     /// # Errors
     /// Where no broker names one in time, or a broker refuses.
-    pub async fn coordinator_within(
-        &self,
+    pub fn coordinator_within<'a>(
+        &'a self,
         kind: CoordinatorKind,
-        key: &str,
+        key: &'a str,
         patience: Duration,
-    ) -> Result<NodeId, ClusterError> {
-        let started = Instant::now();
-        let mut attempt = 0;
-        loop {
-            if let Some(node) = self.cached_coordinator(kind, key) {
-                return Ok(node);
-            }
-            let left = patience.saturating_sub(started.elapsed());
-            let timeout = left.min(self.config().request_timeout);
-            let last = match self.find_coordinator(kind, key, timeout).await {
-                Ok(Found {
-                    code,
-                    node,
-                    address,
-                }) if code.is_ok() => {
-                    self.remember_coordinator(kind, key, node, address);
+    ) -> BoxFuture<'a, Result<NodeId, ClusterError>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let mut attempt = 0;
+            loop {
+                if let Some(node) = self.cached_coordinator(kind, key) {
                     return Ok(node);
                 }
-                Ok(Found { code, .. }) => {
-                    match class(ApiKey::FindCoordinator, code, ErrorContext::Plain) {
-                        ErrorClass::Retry
-                        | ErrorClass::RefreshMetadata
-                        | ErrorClass::FindCoordinator
-                        | ErrorClass::Ambiguous => code.to_string(),
-                        _ => {
-                            return Err(ClusterError::Coordinator {
-                                kind,
-                                key: key.into(),
-                                code,
-                            });
+                let left = patience.saturating_sub(started.elapsed());
+                let timeout = left.min(self.config().request_timeout);
+                let last = match self.find_coordinator(kind, key, timeout).await {
+                    Ok(Found {
+                        code,
+                        node,
+                        address,
+                    }) if code.is_ok() => {
+                        self.remember_coordinator(kind, key, node, address);
+                        return Ok(node);
+                    }
+                    Ok(Found { code, .. }) => {
+                        match class(ApiKey::FindCoordinator, code, ErrorContext::Plain) {
+                            ErrorClass::Retry
+                            | ErrorClass::RefreshMetadata
+                            | ErrorClass::FindCoordinator
+                            | ErrorClass::Ambiguous => code.to_string(),
+                            _ => {
+                                return Err(ClusterError::Coordinator {
+                                    kind,
+                                    key: key.into(),
+                                    code,
+                                });
+                            }
                         }
                     }
+                    Err(ClusterError::Request(error)) if error.is_retriable() => error.to_string(),
+                    Err(error) => return Err(error),
+                };
+                let pause = self.retry_pause(attempt);
+                if started.elapsed() + pause >= patience {
+                    return Err(ClusterError::CoordinatorTimeout {
+                        kind,
+                        key: key.into(),
+                        waited_ms: millis(started.elapsed()),
+                        last: last.into(),
+                    });
                 }
-                Err(ClusterError::Request(error)) if error.is_retriable() => error.to_string(),
-                Err(error) => return Err(error),
-            };
-            let pause = self.retry_pause(attempt);
-            if started.elapsed() + pause >= patience {
-                return Err(ClusterError::CoordinatorTimeout {
-                    kind,
-                    key: key.into(),
-                    waited_ms: millis(started.elapsed()),
-                    last: last.into(),
-                });
+                attempt += 1;
+                tokio::time::sleep(pause).await;
             }
-            attempt += 1;
-            tokio::time::sleep(pause).await;
-        }
+        })
     }
 
     async fn find_coordinator(
@@ -187,7 +190,7 @@ impl Cluster {
         key: &str,
         patience: Duration,
         cap: i16,
-        build: impl FnOnce(i16) -> R,
+        build: impl FnOnce(i16) -> R + Send,
     ) -> Result<R::Response, ClusterError> {
         let started = Instant::now();
         let node = self.coordinator_within(kind, key, patience).await?;

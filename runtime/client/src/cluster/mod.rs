@@ -11,15 +11,17 @@ mod retry;
 mod topics;
 mod versions;
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use millstream_protocol::{ApiKey, Request};
+use millstream_protocol::{ApiKey, EncodeError, Frame, Request, encode_request};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use connection::Answer;
 pub use connection::{Connection, PendingResponse};
 pub use coordinator::CoordinatorKind;
 pub(crate) use coordinator::millis;
@@ -45,6 +47,9 @@ impl fmt::Display for NodeId {
         }
     }
 }
+
+/// Makes a request's frame from the version, its correlation id and the client id.
+type EncodeVersion<'a> = Box<dyn FnOnce(i16, i32, &str) -> Result<Frame, EncodeError> + Send + 'a>;
 
 /// Connections to one broker are apart by what may wait in the broker: answers come in the order
 /// of requests, so a long poll would hold up whatever stands behind it.
@@ -238,25 +243,27 @@ impl Cluster {
     /// # Errors
     /// Where the broker is not known, cannot be reached or does not finish the handshake within
     /// `timeout`. Nothing was sent then.
-    pub async fn connection(
+    pub fn connection(
         &self,
         node: NodeId,
         api: ApiKey,
         timeout: Duration,
-    ) -> Result<Arc<Connection>, RequestError> {
-        let slot = self.slot(node, Lane::of(api));
-        if let Some(connection) = slot.current() {
-            return Ok(connection);
-        }
-        match tokio::time::timeout(timeout, self.connect(&slot, node, api)).await {
-            Ok(result) => result,
-            Err(_) => Err(RequestError::Timeout {
-                node,
-                api,
-                timeout_ms: millis(timeout),
-                sent: false,
-            }),
-        }
+    ) -> BoxFuture<'_, Result<Arc<Connection>, RequestError>> {
+        Box::pin(async move {
+            let slot = self.slot(node, Lane::of(api));
+            if let Some(connection) = slot.current() {
+                return Ok(connection);
+            }
+            match tokio::time::timeout(timeout, self.connect(&slot, node, api)).await {
+                Ok(result) => result,
+                Err(_) => Err(RequestError::Timeout {
+                    node,
+                    api,
+                    timeout_ms: millis(timeout),
+                    sent: false,
+                }),
+            }
+        })
     }
 
     async fn connect(
@@ -346,44 +353,75 @@ impl Cluster {
         node: NodeId,
         timeout: Duration,
         cap: i16,
-        build: impl FnOnce(i16) -> R,
+        build: impl FnOnce(i16) -> R + Send,
     ) -> Result<R::Response, RequestError> {
-        let started = Instant::now();
-        let connection = self.connection(node, R::API, timeout).await?;
-        let version = connection.version(R::API, cap)?;
-        let pending = connection.start_at(version, &build(version))?;
-        let left = timeout
-            .saturating_sub(started.elapsed())
-            .max(Duration::from_millis(1));
-        let result = pending.response::<R>(left).await;
-        if result.is_err() {
+        let encode = |version, correlation_id, client_id: &str| {
+            encode_request(version, correlation_id, Some(client_id), &build(version))
+        };
+        let answer = self
+            .exchange(node, R::API, timeout, cap, Box::new(encode))
+            .await?;
+        let response = answer.decode::<R>();
+        if response.is_err() {
             self.lock().rotation += 1;
         }
-        result
+        response
+    }
+
+    /// [`Cluster::request_with`] without the request's type, so that it is compiled once.
+    fn exchange<'a>(
+        &'a self,
+        node: NodeId,
+        api: ApiKey,
+        timeout: Duration,
+        cap: i16,
+        encode: EncodeVersion<'a>,
+    ) -> BoxFuture<'a, Result<Answer, RequestError>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let connection = self.connection(node, api, timeout).await?;
+            let version = connection.version(api, cap)?;
+            let encode = Box::new(move |correlation_id, client_id: &str| {
+                encode(version, correlation_id, client_id)
+            });
+            let pending = connection.start(api, version, encode)?;
+            let left = timeout
+                .saturating_sub(started.elapsed())
+                .max(Duration::from_millis(1));
+            let result = pending.answered(left).await;
+            if result.is_err() {
+                self.lock().rotation += 1;
+            }
+            result
+        })
     }
 
     /// The coordinator of `key`, asked for during `request.timeout.ms` at most.
     ///
     /// # Errors
     /// As [`Cluster::coordinator_within`].
-    pub async fn coordinator(
-        &self,
+    pub fn coordinator<'a>(
+        &'a self,
         kind: CoordinatorKind,
-        key: &str,
-    ) -> Result<NodeId, ClusterError> {
-        self.coordinator_within(kind, key, self.inner.config.request_timeout)
-            .await
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<NodeId, ClusterError>> {
+        Box::pin(async move {
+            self.coordinator_within(kind, key, self.inner.config.request_timeout)
+                .await
+        })
     }
 
     /// The finalised level of a cluster feature, as some broker says it; 0 where absent.
     ///
     /// # Errors
     /// Where no broker answers: one attempt.
-    pub async fn feature(&self, name: &str) -> Result<i16, ClusterError> {
-        let node = self.any_node()?;
-        let timeout = self.inner.config.request_timeout;
-        let connection = self.connection(node, ApiKey::ApiVersions, timeout).await?;
-        Ok(connection.versions().feature(name))
+    pub fn feature<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<i16, ClusterError>> {
+        Box::pin(async move {
+            let node = self.any_node()?;
+            let timeout = self.inner.config.request_timeout;
+            let connection = self.connection(node, ApiKey::ApiVersions, timeout).await?;
+            Ok(connection.versions().feature(name))
+        })
     }
 
     /// Closes every connection. Requests that wait fail.

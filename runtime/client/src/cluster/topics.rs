@@ -4,6 +4,7 @@
 //! answer.
 //! Never: keeps asking for a topic that a broker refuses for good.
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,46 +22,51 @@ impl Cluster {
     ///
     /// # Errors
     /// Where no broker answers: one attempt.
-    pub async fn refresh_metadata(&self, topics: &[Arc<str>]) -> Result<(), ClusterError> {
-        let seen = self.lock().metadata.version;
-        let _turn = self.inner.refreshing.lock().await;
-        {
-            let state = self.lock();
-            let covered = topics.iter().all(|topic| {
-                state.metadata.topic(topic).is_some() || state.metadata.error(topic).is_some()
-            });
-            // An answer that came after this call began is as fresh as one asked for now.
-            if state.metadata.version > seen && covered {
-                return Ok(());
+    pub fn refresh_metadata<'a>(
+        &'a self,
+        topics: &'a [Arc<str>],
+    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+        Box::pin(async move {
+            let seen = self.lock().metadata.version;
+            let _turn = self.inner.refreshing.lock().await;
+            {
+                let state = self.lock();
+                let covered = topics.iter().all(|topic| {
+                    state.metadata.topic(topic).is_some() || state.metadata.error(topic).is_some()
+                });
+                // An answer that came after this call began is as fresh as one asked for now.
+                if state.metadata.version > seen && covered {
+                    return Ok(());
+                }
             }
-        }
-        let names = {
-            let state = self.lock();
-            let mut names: Vec<Arc<str>> = state.metadata.topic_names().cloned().collect();
-            names.extend(topics.iter().cloned());
-            names.sort_unstable();
-            names.dedup();
-            names
-        };
-        let topics = names
-            .iter()
-            .map(|name| MetadataRequestTopic {
-                name: Some(name.to_string()),
-                ..Default::default()
-            })
-            .collect();
-        let response = self.ask_metadata(Some(topics)).await?;
-        let now_ms = self.clock().now_ms();
-        self.lock().metadata.apply(&response, now_ms);
-        Ok(())
+            let names = {
+                let state = self.lock();
+                let mut names: Vec<Arc<str>> = state.metadata.topic_names().cloned().collect();
+                names.extend(topics.iter().cloned());
+                names.sort_unstable();
+                names.dedup();
+                names
+            };
+            let topics = names
+                .iter()
+                .map(|name| MetadataRequestTopic {
+                    name: Some(name.to_string()),
+                    ..Default::default()
+                })
+                .collect();
+            let response = self.ask_metadata(Some(topics)).await?;
+            let now_ms = self.clock().now_ms();
+            self.lock().metadata.apply(&response, now_ms);
+            Ok(())
+        })
     }
 
     /// Metadata of all topics, for listings; it is not cached.
     ///
     /// # Errors
     /// Where no broker answers: one attempt.
-    pub async fn all_topics(&self) -> Result<MetadataResponse, ClusterError> {
-        self.ask_metadata(None).await
+    pub fn all_topics(&self) -> BoxFuture<'_, Result<MetadataResponse, ClusterError>> {
+        Box::pin(async move { self.ask_metadata(None).await })
     }
 
     async fn ask_metadata(
@@ -110,47 +116,51 @@ impl Cluster {
     ///
     /// # Errors
     /// Where it does not come in time, or a broker refuses the topic.
-    pub async fn topic_within(
-        &self,
-        topic: &str,
+    pub fn topic_within<'a>(
+        &'a self,
+        topic: &'a str,
         patience: Duration,
-    ) -> Result<TopicMetadata, ClusterError> {
-        let started = Instant::now();
-        let name: Arc<str> = topic.into();
-        let mut attempt = 0;
-        loop {
-            if let Some(known) = self
-                .topic(topic)
-                .filter(|known| !known.partitions.is_empty())
-            {
-                return Ok(known);
-            }
-            let left = patience.saturating_sub(started.elapsed());
-            let asked =
-                tokio::time::timeout(left, self.refresh_metadata(std::slice::from_ref(&name)));
-            let last = match asked.await {
-                Err(_) => "no answer".to_owned(),
-                Ok(Err(ClusterError::Request(error))) if error.is_retriable() => error.to_string(),
-                Ok(Err(error)) => return Err(error),
-                Ok(Ok(())) => {
-                    if self.known_partitions_of(topic).is_some() {
-                        continue;
-                    }
-                    self.refused(&name)?
+    ) -> BoxFuture<'a, Result<TopicMetadata, ClusterError>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let name: Arc<str> = topic.into();
+            let mut attempt = 0;
+            loop {
+                if let Some(known) = self
+                    .topic(topic)
+                    .filter(|known| !known.partitions.is_empty())
+                {
+                    return Ok(known);
                 }
-            };
-            let pause = self.retry_pause(attempt);
-            if started.elapsed() + pause >= patience {
-                let waited_ms = millis(started.elapsed());
-                return Err(ClusterError::MetadataTimeout {
-                    topic: name,
-                    waited_ms,
-                    last: last.into(),
-                });
+                let left = patience.saturating_sub(started.elapsed());
+                let asked =
+                    tokio::time::timeout(left, self.refresh_metadata(std::slice::from_ref(&name)));
+                let last = match asked.await {
+                    Err(_) => "no answer".to_owned(),
+                    Ok(Err(ClusterError::Request(error))) if error.is_retriable() => {
+                        error.to_string()
+                    }
+                    Ok(Err(error)) => return Err(error),
+                    Ok(Ok(())) => {
+                        if self.known_partitions_of(topic).is_some() {
+                            continue;
+                        }
+                        self.refused(&name)?
+                    }
+                };
+                let pause = self.retry_pause(attempt);
+                if started.elapsed() + pause >= patience {
+                    let waited_ms = millis(started.elapsed());
+                    return Err(ClusterError::MetadataTimeout {
+                        topic: name,
+                        waited_ms,
+                        last: last.into(),
+                    });
+                }
+                attempt += 1;
+                tokio::time::sleep(pause).await;
             }
-            attempt += 1;
-            tokio::time::sleep(pause).await;
-        }
+        })
     }
 
     /// Why the last answer did not describe the topic; an error where that will not change.
@@ -173,11 +183,13 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::topic_within`].
-    pub async fn partitions_of(&self, topic: &str) -> Result<i32, ClusterError> {
-        let known = self
-            .topic_within(topic, self.inner.config.request_timeout)
-            .await?;
-        Ok(i32::try_from(known.partitions.len()).unwrap_or(i32::MAX))
+    pub fn partitions_of<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<i32, ClusterError>> {
+        Box::pin(async move {
+            let known = self
+                .topic_within(topic, self.inner.config.request_timeout)
+                .await?;
+            Ok(i32::try_from(known.partitions.len()).unwrap_or(i32::MAX))
+        })
     }
 
     /// Forgets a topic, so that it is no longer part of refreshes.

@@ -4,6 +4,7 @@
 //! partitions of its own choice; a refused commit is never a success.
 //! Never: moves a position.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 
 use millstream_protocol::{ErrorCode, TopicPartition};
@@ -30,13 +31,15 @@ impl Consumer {
     ///
     /// # Errors
     /// See [`Consumer::commit_offsets`].
-    pub async fn commit(&self) -> Result<(), ConsumerError> {
-        let offsets: Vec<(TopicPartition, OffsetAndMetadata)> = self
-            .positions()
-            .into_iter()
-            .map(|(partition, offset)| (partition, offset.into()))
-            .collect();
-        self.commit_offsets(&offsets).await
+    pub fn commit(&self) -> BoxFuture<'_, Result<(), ConsumerError>> {
+        Box::pin(async move {
+            let offsets: Vec<(TopicPartition, OffsetAndMetadata)> = self
+                .positions()
+                .into_iter()
+                .map(|(partition, offset)| (partition, offset.into()))
+                .collect();
+            self.commit_offsets(&offsets).await
+        })
     }
 
     /// Commits these offsets (each that of the next record to read), and waits for the
@@ -48,57 +51,59 @@ impl Consumer {
     /// [`ConsumerError::CommitFenced`] where the member has lost its place, and
     /// [`ConsumerError::CommitDuringRebalance`] while the group rebalances: nothing was committed
     /// then. [`ConsumerError::Timeout`] leaves it open. Others name what was refused.
-    pub async fn commit_offsets(
-        &self,
-        offsets: &[(TopicPartition, OffsetAndMetadata)],
-    ) -> Result<(), ConsumerError> {
-        let group = self.group("commit()")?;
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        let member = group.metadata();
-        let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
-        let fenced = |code| ConsumerError::CommitFenced {
-            group: member.group_id.clone(),
-            generation: member.generation_id,
-            code,
-        };
-        if let Some(failed) = group.lock().failed.clone() {
-            return Err(failed);
-        }
-        if subscribed && member.generation_id < 0 {
-            return Err(fenced(ErrorCode::UNKNOWN_MEMBER_ID));
-        }
-        let member = if subscribed {
-            member.clone()
-        } else {
-            outside(&member)
-        };
-        let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
-            offsets.iter().cloned().collect();
-        let patience = self.inner.core.config.default_api_timeout;
-        match offsets::commit(&self.inner.core.cluster, &member, &offsets, patience).await {
-            Ok(()) => Ok(()),
-            Err(CommitFailure::Other(error)) => Err(error),
-            Err(CommitFailure::Membership(code)) => {
-                group.ask(Ask::CommitRefused {
-                    code,
-                    generation_id: member.generation_id,
-                    member_id: member.member_id.clone(),
-                });
-                Err(match code {
-                    ErrorCode::REBALANCE_IN_PROGRESS => ConsumerError::CommitDuringRebalance {
-                        group: member.group_id.clone(),
-                    },
-                    ErrorCode::FENCED_INSTANCE_ID => ConsumerError::InstanceFenced {
-                        group: member.group_id.clone(),
-                        instance: member.group_instance_id.clone().unwrap_or_default(),
-                        member_id: member.member_id.clone(),
-                    },
-                    code => fenced(code),
-                })
+    pub fn commit_offsets<'a>(
+        &'a self,
+        offsets: &'a [(TopicPartition, OffsetAndMetadata)],
+    ) -> BoxFuture<'a, Result<(), ConsumerError>> {
+        Box::pin(async move {
+            let group = self.group("commit()")?;
+            if offsets.is_empty() {
+                return Ok(());
             }
-        }
+            let member = group.metadata();
+            let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
+            let fenced = |code| ConsumerError::CommitFenced {
+                group: member.group_id.clone(),
+                generation: member.generation_id,
+                code,
+            };
+            if let Some(failed) = group.lock().failed.clone() {
+                return Err(failed);
+            }
+            if subscribed && member.generation_id < 0 {
+                return Err(fenced(ErrorCode::UNKNOWN_MEMBER_ID));
+            }
+            let member = if subscribed {
+                member.clone()
+            } else {
+                outside(&member)
+            };
+            let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
+                offsets.iter().cloned().collect();
+            let patience = self.inner.core.config.default_api_timeout;
+            match offsets::commit(&self.inner.core.cluster, &member, &offsets, patience).await {
+                Ok(()) => Ok(()),
+                Err(CommitFailure::Other(error)) => Err(error),
+                Err(CommitFailure::Membership(code)) => {
+                    group.ask(Ask::CommitRefused {
+                        code,
+                        generation_id: member.generation_id,
+                        member_id: member.member_id.clone(),
+                    });
+                    Err(match code {
+                        ErrorCode::REBALANCE_IN_PROGRESS => ConsumerError::CommitDuringRebalance {
+                            group: member.group_id.clone(),
+                        },
+                        ErrorCode::FENCED_INSTANCE_ID => ConsumerError::InstanceFenced {
+                            group: member.group_id.clone(),
+                            instance: member.group_instance_id.clone().unwrap_or_default(),
+                            member_id: member.member_id.clone(),
+                        },
+                        code => fenced(code),
+                    })
+                }
+            }
+        })
     }
 
     /// The group's committed offsets; `None` where there is none. Offsets that an open transaction
@@ -106,14 +111,17 @@ impl Consumer {
     ///
     /// # Errors
     /// Without a group id, where they stay undecided, and where the coordinator refuses.
-    pub async fn committed(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, ConsumerError> {
-        let group = self.group("committed(..)")?;
-        let core = &self.inner.core;
-        let patience = core.config.default_api_timeout;
-        offsets::fetch_committed(&core.cluster, &group.group_id, partitions, patience).await
+    pub fn committed<'a>(
+        &'a self,
+        partitions: &'a [TopicPartition],
+    ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, ConsumerError>>
+    {
+        Box::pin(async move {
+            let group = self.group("committed(..)")?;
+            let core = &self.inner.core;
+            let patience = core.config.default_api_timeout;
+            offsets::fetch_committed(&core.cluster, &group.group_id, partitions, patience).await
+        })
     }
 
     async fn log_ends(
@@ -147,24 +155,28 @@ impl Consumer {
     ///
     /// # Errors
     /// Where a leader does not answer within `default.api.timeout.ms`, or refuses.
-    pub async fn end_offsets(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, i64>, ConsumerError> {
-        self.log_ends("end_offsets(..)", partitions, LogEnd::Latest)
-            .await
+    pub fn end_offsets<'a>(
+        &'a self,
+        partitions: &'a [TopicPartition],
+    ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, i64>, ConsumerError>> {
+        Box::pin(async move {
+            self.log_ends("end_offsets(..)", partitions, LogEnd::Latest)
+                .await
+        })
     }
 
     /// Where the logs begin.
     ///
     /// # Errors
     /// As [`Consumer::end_offsets`].
-    pub async fn beginning_offsets(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<BTreeMap<TopicPartition, i64>, ConsumerError> {
-        self.log_ends("beginning_offsets(..)", partitions, LogEnd::Earliest)
-            .await
+    pub fn beginning_offsets<'a>(
+        &'a self,
+        partitions: &'a [TopicPartition],
+    ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, i64>, ConsumerError>> {
+        Box::pin(async move {
+            self.log_ends("beginning_offsets(..)", partitions, LogEnd::Earliest)
+                .await
+        })
     }
 
     /// The first record of each partition at or after a time in milliseconds since 1970; `None`
@@ -172,30 +184,36 @@ impl Consumer {
     ///
     /// # Errors
     /// As [`Consumer::end_offsets`].
-    pub async fn offsets_for_times(
-        &self,
-        times: &[(TopicPartition, i64)],
-    ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndTimestamp>>, ConsumerError> {
-        let core = &self.inner.core;
-        let patience = core.config.default_api_timeout;
-        let questions = times.to_vec();
-        let isolation = core.config.isolation;
-        list_offsets(
-            &core.cluster,
-            "offsets_for_times(..)",
-            isolation,
-            questions,
-            patience,
-        )
-        .await
+    pub fn offsets_for_times<'a>(
+        &'a self,
+        times: &'a [(TopicPartition, i64)],
+    ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, Option<OffsetAndTimestamp>>, ConsumerError>>
+    {
+        Box::pin(async move {
+            let core = &self.inner.core;
+            let patience = core.config.default_api_timeout;
+            let questions = times.to_vec();
+            let isolation = core.config.isolation;
+            list_offsets(
+                &core.cluster,
+                "offsets_for_times(..)",
+                isolation,
+                questions,
+                patience,
+            )
+            .await
+        })
     }
 
     /// How many partitions a topic has, asking where it is not known.
     ///
     /// # Errors
     /// Where no broker answers in time, or refuses the topic.
-    pub async fn partitions_of(&self, topic: &str) -> Result<i32, ConsumerError> {
-        Ok(self.inner.core.cluster.partitions_of(topic).await?)
+    pub fn partitions_of<'a>(
+        &'a self,
+        topic: &'a str,
+    ) -> BoxFuture<'a, Result<i32, ConsumerError>> {
+        Box::pin(async move { Ok(self.inner.core.cluster.partitions_of(topic).await?) })
     }
 }
 

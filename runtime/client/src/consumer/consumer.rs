@@ -21,7 +21,7 @@ use super::fetcher;
 use super::listener::{RebalanceListener, Silent};
 use super::membership::{Ask, Group};
 use super::records::ConsumerRecords;
-use crate::transport::IntoTransport;
+use crate::transport::{IntoTransport, Transport};
 
 /// Reads records of topics.
 ///
@@ -112,11 +112,19 @@ impl ConsumerBuilder {
     ///
     /// # Panics
     /// Outside a tokio runtime.
+    #[expect(
+        clippy::unused_async,
+        reason = "a later version may look before it leaps"
+    )]
     pub async fn connect(self, target: &impl IntoTransport) -> Result<Consumer, ConsumerError> {
+        self.start(target.into_transport())
+    }
+
+    fn start(self, transport: Arc<dyn Transport>) -> Result<Consumer, ConsumerError> {
         self.config.check()?;
         tracing::debug!(config = ?self.config, "consumer settings");
         let auto_commit_at = Instant::now() + self.config.auto_commit_interval;
-        let core = Arc::new(Core::new(target.into_transport(), self.config));
+        let core = Arc::new(Core::new(transport, self.config));
         let fetcher = tokio::spawn(fetcher::run(Arc::clone(&core)));
         let (group, membership) = Group::start(&core).unzip();
         let inner = Arc::new(Inner {
@@ -244,8 +252,8 @@ impl Consumer {
     ///
     /// # Errors
     /// After `close`.
-    pub async fn unsubscribe(&self) -> Result<(), ConsumerError> {
-        self.leave(false).await
+    pub fn unsubscribe(&self) -> BoxFuture<'_, Result<(), ConsumerError>> {
+        Box::pin(async move { self.leave(false).await })
     }
 
     async fn leave(&self, leave_static: bool) -> Result<(), ConsumerError> {
@@ -283,8 +291,8 @@ impl Consumer {
     ///
     /// # Errors
     /// Where the last automatic commit failed; the consumer is closed all the same.
-    pub async fn close(&self) -> Result<(), ConsumerError> {
-        self.close_with(false).await
+    pub fn close(&self) -> BoxFuture<'_, Result<(), ConsumerError>> {
+        Box::pin(async move { self.close_with(false).await })
     }
 
     /// As [`Consumer::close`], but a static member leaves as well, so that its partitions go to
@@ -292,8 +300,8 @@ impl Consumer {
     ///
     /// # Errors
     /// As [`Consumer::close`].
-    pub async fn close_and_leave(&self) -> Result<(), ConsumerError> {
-        self.close_with(true).await
+    pub fn close_and_leave(&self) -> BoxFuture<'_, Result<(), ConsumerError>> {
+        Box::pin(async move { self.close_with(true).await })
     }
 
     async fn close_with(&self, leave_static: bool) -> Result<(), ConsumerError> {
@@ -341,7 +349,10 @@ impl Consumer {
     /// # Errors
     /// What the application must know: no position and no policy, a damaged batch, lost
     /// membership. Unless [`ConsumerError::is_fatal`], the next poll goes on.
-    pub async fn poll(&self, max_wait: Duration) -> Result<ConsumerRecords, ConsumerError> {
-        self.poll_until(Instant::now() + max_wait).await
+    pub fn poll(
+        &self,
+        max_wait: Duration,
+    ) -> BoxFuture<'_, Result<ConsumerRecords, ConsumerError>> {
+        Box::pin(async move { self.poll_until(Instant::now() + max_wait).await })
     }
 }

@@ -17,6 +17,7 @@ mod sender;
 mod shared;
 pub mod transaction;
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -312,43 +313,50 @@ impl Producer {
     ///
     /// # Errors
     /// Where it does not come in time. An open transaction has failed then.
-    pub async fn unblock(&self, blocked: &EnqueueError) -> Result<(), DeliveryError> {
-        let result = self
-            .unblock_within(blocked, self.handle.config.max_block)
-            .await;
-        if let Err(error) = &result {
-            self.handle
-                .shared
-                .fail_transaction(&error.to_string().into());
-        }
-        result
+    pub fn unblock<'a>(
+        &'a self,
+        blocked: &'a EnqueueError,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(async move {
+            let result = self
+                .unblock_within(blocked, self.handle.config.max_block)
+                .await;
+            if let Err(error) = &result {
+                self.handle
+                    .shared
+                    .fail_transaction(&error.to_string().into());
+            }
+            result
+        })
     }
 
-    async fn unblock_within(
-        &self,
-        blocked: &EnqueueError,
+    fn unblock_within<'a>(
+        &'a self,
+        blocked: &'a EnqueueError,
         patience: Duration,
-    ) -> Result<(), DeliveryError> {
-        match blocked {
-            EnqueueError::UnknownTopic { topic } => {
-                let known = self.handle.cluster.topic_within(topic, patience).await;
-                let known = known.map_err(|error| DeliveryError::Metadata { error })?;
-                let count = i32::try_from(known.partitions.len()).unwrap_or(i32::MAX);
-                self.handle.shared.lock().set_partitions(topic, count);
-                Ok(())
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(async move {
+            match blocked {
+                EnqueueError::UnknownTopic { topic } => {
+                    let known = self.handle.cluster.topic_within(topic, patience).await;
+                    let known = known.map_err(|error| DeliveryError::Metadata { error })?;
+                    let count = i32::try_from(known.partitions.len()).unwrap_or(i32::MAX);
+                    self.handle.shared.lock().set_partitions(topic, count);
+                    Ok(())
+                }
+                EnqueueError::Full {
+                    topic,
+                    needed_bytes,
+                } => {
+                    let waited = tokio::time::timeout(patience, self.space(*needed_bytes)).await;
+                    waited.map_err(|_| DeliveryError::BufferExhausted {
+                        topic: Arc::clone(topic),
+                        waited_ms: millis(self.handle.config.max_block),
+                    })
+                }
+                EnqueueError::Usage(_) => Ok(()),
             }
-            EnqueueError::Full {
-                topic,
-                needed_bytes,
-            } => {
-                let waited = tokio::time::timeout(patience, self.space(*needed_bytes)).await;
-                waited.map_err(|_| DeliveryError::BufferExhausted {
-                    topic: Arc::clone(topic),
-                    waited_ms: millis(self.handle.config.max_block),
-                })
-            }
-            EnqueueError::Usage(_) => Ok(()),
-        }
+        })
     }
 
     /// Waits until a batch fits the buffer, or records are refused for another reason.
@@ -373,15 +381,17 @@ impl Producer {
     ///
     /// # Errors
     /// Where they are not known within `max.block.ms`.
-    pub async fn prepare(&self, topic: &Arc<str>) -> Result<(), ClusterError> {
-        if self.handle.shared.lock().knows(topic) {
-            return Ok(());
-        }
-        let patience = self.handle.config.max_block;
-        let known = self.handle.cluster.topic_within(topic, patience).await?;
-        let count = i32::try_from(known.partitions.len()).unwrap_or(i32::MAX);
-        self.handle.shared.lock().set_partitions(topic, count);
-        Ok(())
+    pub fn prepare<'a>(&'a self, topic: &'a Arc<str>) -> BoxFuture<'a, Result<(), ClusterError>> {
+        Box::pin(async move {
+            if self.handle.shared.lock().knows(topic) {
+                return Ok(());
+            }
+            let patience = self.handle.config.max_block;
+            let known = self.handle.cluster.topic_within(topic, patience).await?;
+            let count = i32::try_from(known.partitions.len()).unwrap_or(i32::MAX);
+            self.handle.shared.lock().set_partitions(topic, count);
+            Ok(())
+        })
     }
 
     /// Sends everything accepted so far without lingering, and waits until each of these records
@@ -392,49 +402,53 @@ impl Producer {
     /// # Errors
     /// The first error of enqueued records since the last call. Errors of records with a
     /// [`Delivery`] come out of that.
-    pub async fn flush(&self) -> Result<(), DeliveryError> {
-        let waited_for = self.handle.shared.lock().seal();
-        self.handle.shared.wake.notify_one();
-        for batch in waited_for {
-            delivery::settled(batch).await;
-        }
-        self.handle.shared.take_uncounted().map_or(Ok(()), Err)
+    pub fn flush(&self) -> BoxFuture<'_, Result<(), DeliveryError>> {
+        Box::pin(async move {
+            let waited_for = self.handle.shared.lock().seal();
+            self.handle.shared.wake.notify_one();
+            for batch in waited_for {
+                delivery::settled(batch).await;
+            }
+            self.handle.shared.take_uncounted().map_or(Ok(()), Err)
+        })
     }
 
     /// Closes the producer: accepts nothing more, sends what it has, waits at most `timeout`, then
     /// drops the rest, whose deliveries fail. An open transaction is aborted, unless its commit is
     /// in doubt. A timeout of zero drops everything at once. Returns in time even when no broker
     /// answers; further calls return at once.
-    pub async fn close(&self, timeout: Duration) {
-        let shared = &self.handle.shared;
-        if shared.is_closed() {
-            return;
-        }
-        if !timeout.is_zero() {
-            let ending = async {
-                if shared.transactional_id.is_some() {
-                    self.abort_on_close().await;
-                }
-                shared.close();
-                let left = self.flush().await;
-                if let Err(error) = left {
-                    tracing::warn!(%error, "records were not delivered before the close");
-                }
-            };
-            if tokio::time::timeout(timeout, ending).await.is_err() {
-                tracing::warn!(
-                    timeout_ms = millis(timeout),
-                    "the producer is closed before everything was acknowledged"
-                );
+    pub fn close(&self, timeout: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let shared = &self.handle.shared;
+            if shared.is_closed() {
+                return;
             }
-        }
-        shared.close();
-        let (done, stopped) = oneshot::channel();
-        if self.handle.commands.send(Command::Stop(done)).is_ok() {
-            // The sender's task ends by this command; if it ended before there is nothing to do.
-            let _ = stopped.await;
-        }
-        self.handle.cluster.disconnect();
+            if !timeout.is_zero() {
+                let ending = async {
+                    if shared.transactional_id.is_some() {
+                        self.abort_on_close().await;
+                    }
+                    shared.close();
+                    let left = self.flush().await;
+                    if let Err(error) = left {
+                        tracing::warn!(%error, "records were not delivered before the close");
+                    }
+                };
+                if tokio::time::timeout(timeout, ending).await.is_err() {
+                    tracing::warn!(
+                        timeout_ms = millis(timeout),
+                        "the producer is closed before everything was acknowledged"
+                    );
+                }
+            }
+            shared.close();
+            let (done, stopped) = oneshot::channel();
+            if self.handle.commands.send(Command::Stop(done)).is_ok() {
+                // The sender's task ends by this command; if it ended before there is nothing to do.
+                let _ = stopped.await;
+            }
+            self.handle.cluster.disconnect();
+        })
     }
 
     /// Bytes of `buffer.memory` in use.

@@ -36,7 +36,7 @@ async fn ask<R: Request>(
     core: &Core,
     group_id: &str,
     timeout: Duration,
-    build: impl FnOnce(i16) -> R,
+    build: impl FnOnce(i16) -> R + Send,
 ) -> Result<R::Response, ClusterError> {
     let (kind, cluster) = (CoordinatorKind::Group, &core.cluster);
     let patience = cluster.config().request_timeout;

@@ -7,6 +7,7 @@
 pub mod machine;
 mod requests;
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,14 +118,16 @@ impl Producer {
     /// # Errors
     /// Where the order of calls is wrong, the cluster's transactions are too old, the coordinator
     /// does not answer in time (call again), or this producer was fenced.
-    pub async fn init_transactions(&self) -> Result<(), TransactionError> {
-        let id = self.transactional_id("init_transactions()")?;
-        let _operation = self.handle.operation.lock().await;
-        self.apply(Event::Initialise, &id).await?;
-        let started = Instant::now();
-        self.check_version(&id, started).await?;
-        let identity = self.initialise(&id, started).await?;
-        self.initialised(identity, Event::Initialised, &id).await
+    pub fn init_transactions(&self) -> BoxFuture<'_, Result<(), TransactionError>> {
+        Box::pin(async move {
+            let id = self.transactional_id("init_transactions()")?;
+            let _operation = self.handle.operation.lock().await;
+            self.apply(Event::Initialise, &id).await?;
+            let started = Instant::now();
+            self.check_version(&id, started).await?;
+            let identity = self.initialise(&id, started).await?;
+            self.initialised(identity, Event::Initialised, &id).await
+        })
     }
 
     async fn initialised(
@@ -180,38 +183,40 @@ impl Producer {
     /// # Errors
     /// Where the order of calls is wrong, the metadata would break exactly-once, or the
     /// coordinator refuses: the transaction has failed then.
-    pub async fn send_offsets(
-        &self,
-        offsets: &[(TopicPartition, OffsetAndMetadata)],
-        group: &GroupMetadata,
-    ) -> Result<(), TransactionError> {
-        let id = self.transactional_id("send_offsets()")?;
-        check_group(group)?;
-        let _operation = self.handle.operation.lock().await;
-        self.apply(Event::SendOffsets, &id).await?;
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        self.handle.shared.with_machine(|machine| {
-            machine.sent = true;
-            machine.offsets_pending = true;
-        });
-        let result = self.send_offsets_to_coordinator(&id, offsets, group).await;
-        match result {
-            Ok(()) => {
-                self.handle
-                    .shared
-                    .with_machine(|machine| machine.offsets_pending = false);
-                Ok(())
+    pub fn send_offsets<'a>(
+        &'a self,
+        offsets: &'a [(TopicPartition, OffsetAndMetadata)],
+        group: &'a GroupMetadata,
+    ) -> BoxFuture<'a, Result<(), TransactionError>> {
+        Box::pin(async move {
+            let id = self.transactional_id("send_offsets()")?;
+            check_group(group)?;
+            let _operation = self.handle.operation.lock().await;
+            self.apply(Event::SendOffsets, &id).await?;
+            if offsets.is_empty() {
+                return Ok(());
             }
-            Err(error) => {
-                // Outputs without their offsets must not be committed.
-                self.handle
-                    .shared
-                    .fail_transaction(&error.to_string().into());
-                Err(error)
+            self.handle.shared.with_machine(|machine| {
+                machine.sent = true;
+                machine.offsets_pending = true;
+            });
+            let result = self.send_offsets_to_coordinator(&id, offsets, group).await;
+            match result {
+                Ok(()) => {
+                    self.handle
+                        .shared
+                        .with_machine(|machine| machine.offsets_pending = false);
+                    Ok(())
+                }
+                Err(error) => {
+                    // Outputs without their offsets must not be committed.
+                    self.handle
+                        .shared
+                        .fail_transaction(&error.to_string().into());
+                    Err(error)
+                }
             }
-        }
+        })
     }
 
     /// Commits: waits for the acknowledgement of every record of the transaction, then asks the
@@ -223,22 +228,24 @@ impl Producer {
     /// # Errors
     /// [`TransactionError::Abortable`] where a record or the offsets failed: nothing was committed,
     /// abort. [`TransactionError::CommitInDoubt`] where the answer did not come.
-    pub async fn commit(&self) -> Result<(), TransactionError> {
-        let id = self.transactional_id("commit()")?;
-        let _operation = self.handle.operation.lock().await;
-        if self.handle.shared.state() == Some(State::InTransaction) {
-            self.flush_for_commit(&id).await;
-        }
-        self.apply(Event::Commit, &id).await?;
-        let sent = self
-            .handle
-            .shared
-            .with_machine(|machine| machine.sent)
-            .unwrap_or(false);
-        if !sent {
-            return self.apply(Event::Committed, &id).await;
-        }
-        self.end(true, &id).await
+    pub fn commit(&self) -> BoxFuture<'_, Result<(), TransactionError>> {
+        Box::pin(async move {
+            let id = self.transactional_id("commit()")?;
+            let _operation = self.handle.operation.lock().await;
+            if self.handle.shared.state() == Some(State::InTransaction) {
+                self.flush_for_commit(&id).await;
+            }
+            self.apply(Event::Commit, &id).await?;
+            let sent = self
+                .handle
+                .shared
+                .with_machine(|machine| machine.sent)
+                .unwrap_or(false);
+            if !sent {
+                return self.apply(Event::Committed, &id).await;
+            }
+            self.end(true, &id).await
+        })
     }
 
     async fn flush_for_commit(&self, id: &Arc<str>) {
@@ -272,29 +279,31 @@ impl Producer {
     /// # Errors
     /// Where the order of calls is wrong (above all after a commit in doubt), the coordinator does
     /// not answer in time (call again), or this producer was fenced.
-    pub async fn abort(&self) -> Result<(), TransactionError> {
-        let id = self.transactional_id("abort()")?;
-        let _operation = self.handle.operation.lock().await;
-        self.apply(Event::Abort, &id).await?;
-        let (done, quiet) = oneshot::channel();
-        if self.handle.commands.send(Command::Quiesce(done)).is_ok() {
-            // Where the sender's task has ended, nothing is on its way.
-            let _ = quiet.await;
-        }
-        // Errors of this transaction are of no interest any more.
-        let _ = self.handle.shared.take_uncounted();
-        let (sent, renew) = self
-            .handle
-            .shared
-            .with_machine(|machine| (machine.sent, machine.needs_new_epoch))
-            .unwrap_or((false, false));
-        if renew {
-            return self.renew(&id, Instant::now()).await;
-        }
-        if !sent {
-            return self.apply(Event::Aborted, &id).await;
-        }
-        self.end(false, &id).await
+    pub fn abort(&self) -> BoxFuture<'_, Result<(), TransactionError>> {
+        Box::pin(async move {
+            let id = self.transactional_id("abort()")?;
+            let _operation = self.handle.operation.lock().await;
+            self.apply(Event::Abort, &id).await?;
+            let (done, quiet) = oneshot::channel();
+            if self.handle.commands.send(Command::Quiesce(done)).is_ok() {
+                // Where the sender's task has ended, nothing is on its way.
+                let _ = quiet.await;
+            }
+            // Errors of this transaction are of no interest any more.
+            let _ = self.handle.shared.take_uncounted();
+            let (sent, renew) = self
+                .handle
+                .shared
+                .with_machine(|machine| (machine.sent, machine.needs_new_epoch))
+                .unwrap_or((false, false));
+            if renew {
+                return self.renew(&id, Instant::now()).await;
+            }
+            if !sent {
+                return self.apply(Event::Aborted, &id).await;
+            }
+            self.end(false, &id).await
+        })
     }
 
     /// Ends a transaction by asking for a new epoch, which aborts it.

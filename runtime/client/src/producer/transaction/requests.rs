@@ -42,7 +42,7 @@ impl Producer {
         key: &str,
         started: Instant,
         cap: i16,
-        build: impl FnOnce(i16) -> R,
+        build: impl FnOnce(i16) -> R + Send,
     ) -> Result<R::Response, ClusterError> {
         let patience = self.left(started).max(Duration::from_millis(1));
         self.handle
