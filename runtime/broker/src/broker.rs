@@ -36,7 +36,7 @@ impl Broker {
             config.validate()?;
             let now_ms = config.clock.now_ms();
             let seed = config.seed.unwrap_or(now_ms as u64);
-            let directory_config = directory_config(&config, seed);
+            let directory_config = directory_config(&config, seed)?;
             let directory = config
                 .placement
                 .blocking(move || LogDirectory::open(storage, directory_config, now_ms))
@@ -202,18 +202,22 @@ fn retention_loop(
 }
 
 /// The part of the settings that the log directory acts on.
-fn directory_config(config: &BrokerConfig, seed: u64) -> DirectoryConfig {
+fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig, BrokerError> {
     let partition = PartitionConfig {
-        max_message_bytes: usize::try_from(config.message_max_bytes).unwrap_or(usize::MAX),
         max_decompressed_bytes: config.decompressed_batch_bytes_max,
         producer_id_expiration_ms: config.producer_id_expiration_ms,
         ..PartitionConfig::default()
     };
-    DirectoryConfig {
+    let partition = partition.with_configs(&config.topic_defaults());
+    let partition = partition.map_err(|invalid| BrokerError::Config {
+        name: "log_settings",
+        reason: invalid.to_string(),
+    })?;
+    Ok(DirectoryConfig {
         durability: config.durability,
         cluster_id: config.cluster_id.clone(),
         seed,
         partition,
         ..DirectoryConfig::default()
-    }
+    })
 }

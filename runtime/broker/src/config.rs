@@ -4,8 +4,10 @@
 //! Invariants: a value that cannot work is refused at open, with the setting's name.
 //! Never: read after open from anywhere but the `Node`.
 
+use crate::topic_settings::{INTERNAL_SEGMENT_BYTES, SETTINGS, Setting};
 use crate::{BrokerError, Clock};
 use millstream_log::Durability;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Where blocking work runs.
@@ -48,6 +50,9 @@ pub struct BrokerConfig {
     pub num_partitions: i32,
     /// `message.max.bytes`: largest record batch. Default 1,048,588.
     pub message_max_bytes: i32,
+    /// What holds for topics without a setting of their own, under the broker's names for them
+    /// (`log.retention.ms`, `log.cleanup.policy`, …). Default: nothing, so Kafka's defaults.
+    pub log_settings: BTreeMap<String, String>,
     /// What one client batch may decompress to, in bytes. Default 64 MiB. No setting in Kafka.
     pub decompressed_batch_bytes_max: usize,
     /// `socket.request.max.bytes`: largest frame. Default 100 MiB.
@@ -108,6 +113,7 @@ impl Default for BrokerConfig {
             auto_create_topics_enable: true,
             num_partitions: 1,
             message_max_bytes: 1_048_588,
+            log_settings: BTreeMap::new(),
             decompressed_batch_bytes_max: 64 << 20,
             socket_request_max_bytes: 100 << 20,
             connection_in_flight_max: 64,
@@ -182,8 +188,53 @@ impl BrokerConfig {
                 ),
             });
         }
+        self.validate_log_settings()
+    }
+
+    fn validate_log_settings(&self) -> Result<(), BrokerError> {
+        for (given, value) in &self.log_settings {
+            let known = log_settings().find(|(name, _)| name == given);
+            let Some((name, setting)) = known else {
+                return Err(BrokerError::Config {
+                    name: "log_settings",
+                    reason: format!("'{given}' is no setting of a broker for its topics"),
+                });
+            };
+            setting
+                .plain(value)
+                .map_err(|reason| BrokerError::Config { name, reason })?;
+        }
         Ok(())
     }
+
+    /// A setting for topics that was given to this broker, by the broker's name for it.
+    pub(crate) fn log_setting(&self, name: &str) -> Option<String> {
+        match name {
+            MESSAGE_MAX_BYTES => Some(self.message_max_bytes.to_string()),
+            _ => self.log_settings.get(name).cloned(),
+        }
+    }
+
+    /// What was given for topics, by the topics' names for it.
+    pub(crate) fn topic_defaults(&self) -> BTreeMap<String, String> {
+        let given = SETTINGS.iter().filter_map(|setting| {
+            let value = self.log_setting(setting.broker?.name())?;
+            Some((setting.name.to_owned(), value))
+        });
+        given.collect()
+    }
+}
+
+/// A field of its own has this one.
+const MESSAGE_MAX_BYTES: &str = "message.max.bytes";
+
+/// What `log_settings` may hold.
+fn log_settings() -> impl Iterator<Item = (&'static str, &'static Setting)> {
+    SETTINGS
+        .iter()
+        .filter(|setting| setting.name != INTERNAL_SEGMENT_BYTES)
+        .filter_map(|setting| Some((setting.broker?.name(), setting)))
+        .filter(|(name, _)| *name != MESSAGE_MAX_BYTES)
 }
 
 impl Placement {

@@ -125,6 +125,10 @@ table! {
     DeleteTopics => delete_topics(DeleteTopicsRequest) "delete_topics";
     OffsetForLeaderEpoch => offset_for_leader_epoch(OffsetForLeaderEpochRequest) "leader_epoch";
     DescribeCluster => describe_cluster(DescribeClusterRequest) "describe_cluster";
+    CreatePartitions => create_partitions(CreatePartitionsRequest) "create_partitions";
+    AlterConfigs => alter_configs(AlterConfigsRequest) "alter_configs";
+    IncrementalAlterConfigs =>
+        incremental_alter_configs(IncrementalAlterConfigsRequest) "alter_configs";
     DescribeConfigs => describe_configs(DescribeConfigsRequest) "describe_configs";
     FindCoordinator => find_coordinator(FindCoordinatorRequest) "find_coordinator";
     OffsetCommit => offset_commit(OffsetCommitRequest) "commit";

@@ -10,6 +10,7 @@
 //! Never: knows the client crate; reads a clock, a random source or a disk outside its seams.
 
 mod broker;
+mod broker_settings;
 mod clock;
 mod config;
 mod connection;
@@ -21,6 +22,7 @@ mod listener;
 mod node;
 mod observed;
 mod partition;
+mod refused;
 mod sync_loop;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The topics that are served, by name and by id, and how topics come and go.
+//! The topics that are served, by name and by id, and how topics come, change and go.
 //!
 //! Invariants: a topic is in the table only after the directory has it durably, and leaves it, with
 //! what groups committed for it, once the directory has it no more.
@@ -6,14 +6,17 @@
 
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::refused::Refused;
 use crate::sync_loop::SyncLoop;
-use crate::{BrokerError, Clock};
-use millstream_log::Topic;
+use crate::{BrokerError, Clock, topic_settings};
+use millstream_log::{LogDirectory, LogError, Topic};
 use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+/// More partitions than this in one topic are refused: each one is a folder with open files.
+pub(crate) const PARTITIONS_MAX: i32 = 10_000;
 /// The topic of the transaction coordinator's log.
 pub(crate) const TRANSACTION_STATE_TOPIC: &str = "__transaction_state";
 /// The topic of the group coordinator's log.
@@ -97,7 +100,13 @@ impl PartitionTable {
 
     fn insert(&self, topic: Topic) -> Arc<TopicEntry> {
         let name: Arc<str> = Arc::from(&*topic.name);
+        // Partitions that are served already keep those who wait for them.
+        let known = self.topic(&name).filter(|known| known.id == topic.id);
         let partitions = topic.partitions.into_iter().zip(0..).map(|(log, index)| {
+            let known = known.as_ref().and_then(|known| known.partition(index));
+            if let Some(partition) = known {
+                return partition.clone();
+            }
             let partition = TopicPartition::new(name.clone(), index);
             Partition::new(partition, log, self.sync.clone(), self.clock)
         });
@@ -145,6 +154,92 @@ impl Node {
             Err(error) => {
                 tracing::error!(topic = name, %error, "topic not created");
                 Err(error.error_code())
+            }
+        }
+    }
+
+    /// Gives a topic the settings that `change` makes of its own ones; with `validate_only` nothing
+    /// changes. After an error it has those that it had.
+    pub(crate) async fn alter_topic(
+        self: &Arc<Self>,
+        name: &str,
+        validate_only: bool,
+        change: impl FnOnce(&BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refused>,
+    ) -> Result<(), Refused> {
+        let _one_at_a_time = self.partitions.change.lock().await;
+        let entry = self.partitions.topic(name);
+        let entry = entry.ok_or_else(|| Refused::unknown_topic(name))?;
+        let configs = change(&entry.configs)?;
+        let configs = topic_settings::checked(&configs, &self.config)
+            .map_err(|message| Refused::new(ErrorCode::INVALID_CONFIG, message))?;
+        let policy = |configs: &BTreeMap<String, String>| configs.get("cleanup.policy").cloned();
+        if entry.is_internal() && policy(&configs) != policy(&entry.configs) {
+            let message = format!("the cleanup.policy of '{name}' is the coordinator's");
+            return Err(Refused::new(ErrorCode::INVALID_CONFIG, message));
+        }
+        if validate_only || configs == entry.configs {
+            return Ok(());
+        }
+        self.restructure(name, move |directory, name| {
+            directory.alter_topic(name, configs)
+        })
+        .await
+    }
+
+    /// Adds partitions to a topic until it has `total`; with `validate_only` nothing changes. After
+    /// an error it has those that it had.
+    pub(crate) async fn add_partitions(
+        self: &Arc<Self>,
+        name: &str,
+        total: i32,
+        validate_only: bool,
+    ) -> Result<(), Refused> {
+        let _one_at_a_time = self.partitions.change.lock().await;
+        let entry = self.partitions.topic(name);
+        let count = entry.ok_or_else(|| Refused::unknown_topic(name))?;
+        let count = i32::try_from(count.partitions.len()).unwrap_or(i32::MAX);
+        let refused = |message| Err(Refused::new(ErrorCode::INVALID_PARTITIONS, message));
+        if total == count {
+            return refused(format!("topic '{name}' has {count} partition(s) already"));
+        }
+        if total < count {
+            return refused(format!(
+                "topic '{name}' has {count} partition(s); {total} would not be an increase"
+            ));
+        }
+        if total > PARTITIONS_MAX {
+            return refused(format!("{total} partitions: at most {PARTITIONS_MAX}"));
+        }
+        if validate_only {
+            return Ok(());
+        }
+        self.restructure(name, move |directory, name| {
+            directory.add_partitions(name, total)
+        })
+        .await
+    }
+
+    /// Changes a topic in the directory, and then in the table.
+    async fn restructure(
+        &self,
+        name: &str,
+        change: impl FnOnce(&LogDirectory, &str) -> Result<Topic, LogError> + Send + 'static,
+    ) -> Result<(), Refused> {
+        let (directory, owned) = (self.directory.clone(), name.to_owned());
+        let changed = self
+            .config
+            .placement
+            .blocking(move || change(&directory, &owned))
+            .await
+            .map_err(|error| Refused::failed(error.error_code()))?;
+        match changed {
+            Ok(topic) => {
+                self.partitions.insert(topic);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(topic = name, %error, "topic not changed");
+                Err(Refused::failed(error.error_code()))
             }
         }
     }

@@ -114,10 +114,18 @@ apis! {
     TxnOffsetCommit = 28, 0..=5, 3;
     /// Reads settings.
     DescribeConfigs = 32, 1..=4, 4;
+    /// Replaces settings.
+    AlterConfigs = 33, 0..=2, 2;
+    /// Describes the data directories of a broker.
+    DescribeLogDirs = 35, 1..=5, 2;
     /// Adds partitions to topics.
     CreatePartitions = 37, 0..=3, 2;
     /// Deletes groups.
     DeleteGroups = 42, 0..=2, 2;
+    /// Changes settings.
+    IncrementalAlterConfigs = 44, 0..=1, 1;
+    /// Deletes committed offsets of a group.
+    OffsetDelete = 47, 0..=0, i16::MAX;
     /// Describes the brokers of the cluster.
     DescribeCluster = 60, 0..=2, 0;
     /// Describes the producers that a partition knows.
@@ -126,6 +134,10 @@ apis! {
     DescribeTransactions = 65, 0..=0, 0;
     /// Lists transactions.
     ListTransactions = 66, 0..=2, 0;
+    /// Lists what has settings.
+    ListConfigResources = 74, 0..=1, 0;
+    /// Describes topics page by page.
+    DescribeTopicPartitions = 75, 0..=0, 0;
 }
 
 impl ApiKey {

@@ -481,6 +481,28 @@ impl RecordBatch {
         Bytes::from(copy)
     }
 
+    /// A copy with the same records under another codec, with a new CRC.
+    pub fn recompressed(
+        &self,
+        codec: Compression,
+        max_decompressed_bytes: usize,
+    ) -> Result<Bytes, BatchError> {
+        let packed = self.bytes.slice(RecordBatch::HEADER_BYTES..);
+        let plain = compression::decompress(self.compression(), &packed, max_decompressed_bytes)?;
+        let mut copy = self.bytes.slice(..RecordBatch::HEADER_BYTES).to_vec();
+        compression::Compressor::new(codec).compress(&plain, &mut copy)?;
+        let size_bytes = copy.len();
+        let length = i32::try_from(size_bytes.saturating_sub(LENGTH_OVERHEAD))
+            .map_err(|_| BatchError::TooLarge { size_bytes })?;
+        if let Some(header) = copy.first_chunk_mut() {
+            let attributes = self.attributes() & !COMPRESSION_MASK | i16::from(codec.code());
+            put::<8, 4>(header, length.to_be_bytes());
+            put::<21, 2>(header, attributes.to_be_bytes());
+        }
+        seal(&mut copy);
+        Ok(Bytes::from(copy))
+    }
+
     /// A copy whose header says so of the largest timestamp, with a new CRC.
     #[must_use]
     pub fn with_max_timestamp(&self, ms: i64) -> Bytes {

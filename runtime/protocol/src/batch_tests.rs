@@ -258,6 +258,28 @@ fn offset_deltas_other_than_consecutive_are_refused() {
     );
 }
 
+#[test]
+fn another_codec_keeps_everything_but_the_form_of_the_records() {
+    let plain = RecordBatch::parse(batch_of(Compression::None, 50)).unwrap();
+    for codec in Compression::ALL {
+        let packed = RecordBatch::parse(plain.recompressed(codec, CAP).unwrap()).unwrap();
+        assert_eq!(packed.compression(), codec);
+        packed.verify_crc().unwrap();
+        assert_eq!(packed.stamp(), plain.stamp());
+        let again = packed.recompressed(Compression::None, CAP).unwrap();
+        assert_eq!(
+            again,
+            *plain.bytes(),
+            "there and back again through {codec}"
+        );
+        let refused = packed.recompressed(Compression::Gzip, 10);
+        assert!(
+            codec == Compression::None || refused.is_err(),
+            "the cap holds"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn no_change_of_bytes_panics_or_yields_more_than_there_is(

@@ -180,7 +180,7 @@ impl World {
         ];
         for (topic, count) in topics {
             let topic_of_plan =
-                NewTopic::new(topic, count).config("segment.bytes", plan.segment_bytes);
+                NewTopic::new(topic, count).config("internal.segment.bytes", plan.segment_bytes);
             admin.create_topic(&topic_of_plan).await?;
             partitions.extend((0..count).map(|number| TopicPartition::new(topic, number)));
         }

@@ -8,8 +8,9 @@
 use super::REPLICATION_FACTOR;
 use crate::dispatch::RequestContext;
 use crate::node::Node;
-use crate::topic_settings;
-use crate::topics::invalid_topic_name;
+use crate::refused::Refused;
+use crate::topic_settings::{self, Effective};
+use crate::topics::{PARTITIONS_MAX, invalid_topic_name};
 use millstream_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult,
 };
@@ -17,17 +18,6 @@ use millstream_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use millstream_protocol::{ErrorCode, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// More partitions than this in one topic are refused: each one is a folder with open files.
-const PARTITIONS_MAX: i32 = 10_000;
-/// `configSource` of a setting that was given for the topic.
-const SOURCE_TOPIC: i8 = 1;
-
-/// Why a topic is refused.
-struct Refused {
-    code: ErrorCode,
-    message: String,
-}
 
 /// What is to be created.
 struct Plan {
@@ -61,7 +51,7 @@ pub(crate) async fn handle(
         } else {
             create(node, &topic, request.validate_only).await
         };
-        topics.push(answer(topic.name, outcome));
+        topics.push(answer(node, topic.name, outcome));
     }
     CreateTopicsResponse {
         topics,
@@ -109,11 +99,18 @@ fn plan(node: &Node, topic: &CreatableTopic) -> Result<Plan, Refused> {
     if let Some(reason) = invalid_topic_name(&topic.name) {
         return Err(refused(ErrorCode::INVALID_TOPIC_EXCEPTION, reason));
     }
+    if !topic.assignments.is_empty() && topic.replication_factor != -1 {
+        return Err(refused(
+            ErrorCode::INVALID_REQUEST,
+            "give either a replication factor or assignments",
+        ));
+    }
     if !matches!(topic.replication_factor, -1 | 1) {
         return Err(refused(
             ErrorCode::INVALID_REPLICATION_FACTOR,
             format!(
-                "replication factor {}: there is one broker",
+                "unable to replicate the partition {} time(s): there is one broker; \
+                 give 1, or -1 for the default",
                 topic.replication_factor
             ),
         ));
@@ -145,7 +142,7 @@ fn plan(node: &Node, topic: &CreatableTopic) -> Result<Plan, Refused> {
         };
         configs.insert(config.name.clone(), value.clone());
     }
-    topic_settings::check(&configs)
+    let configs = topic_settings::checked(&configs, &node.config)
         .map_err(|message| refused(ErrorCode::INVALID_CONFIG, message))?;
     Ok(Plan {
         partitions,
@@ -180,13 +177,14 @@ fn assigned_partitions(node: &Node, topic: &CreatableTopic) -> Result<i32, Refus
 }
 
 fn refused(code: ErrorCode, message: impl Into<String>) -> Refused {
-    Refused {
-        code,
-        message: message.into(),
-    }
+    Refused::new(code, message)
 }
 
-fn answer(name: String, outcome: Result<(Uuid, Plan), Refused>) -> CreatableTopicResult {
+fn answer(
+    node: &Node,
+    name: String,
+    outcome: Result<(Uuid, Plan), Refused>,
+) -> CreatableTopicResult {
     match outcome {
         Ok((topic_id, plan)) => CreatableTopicResult {
             name,
@@ -194,7 +192,11 @@ fn answer(name: String, outcome: Result<(Uuid, Plan), Refused>) -> CreatableTopi
             error_message: None,
             num_partitions: plan.partitions,
             replication_factor: REPLICATION_FACTOR,
-            configs: Some(plan.configs.into_iter().map(config).collect()),
+            configs: Some(
+                topic_settings::effective(&node.config, &plan.configs)
+                    .map(config)
+                    .collect(),
+            ),
             ..Default::default()
         },
         Err(Refused { code, message }) => CreatableTopicResult {
@@ -206,11 +208,11 @@ fn answer(name: String, outcome: Result<(Uuid, Plan), Refused>) -> CreatableTopi
     }
 }
 
-fn config((name, value): (String, String)) -> CreatableTopicConfigs {
+fn config(effective: Effective) -> CreatableTopicConfigs {
     CreatableTopicConfigs {
-        name,
-        value: Some(value),
-        config_source: SOURCE_TOPIC,
+        name: effective.setting.name.to_owned(),
+        value: Some(effective.value),
+        config_source: effective.source as i8,
         ..Default::default()
     }
 }

@@ -1,28 +1,23 @@
 //! DescribeConfigs 1–4, for topics and for this broker.
 //!
-//! Deviations: no synonyms and no documentation; a broker's settings are its main ones, all
-//! read-only.
+//! Deviations: settings of groups, client metrics and loggers do not exist.
 //!
-//! Invariants: a topic's settings are the effective ones, each with where it comes from.
-//! Never: lists a setting that has no effect as if it had been set.
+//! Invariants: a topic's settings are the effective ones, each with where it comes from and, where
+//! that is asked for, where it would come from otherwise.
+//! Never: shows a setting that is in force otherwise than the log has it.
 
-use crate::BrokerConfig;
+use super::{RESOURCE_BROKER, RESOURCE_TOPIC};
+use crate::broker_settings::{self, BrokerSetting};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
-use crate::topic_settings::{Kind, SETTINGS};
-use millstream_protocol::ErrorCode;
+use crate::refused::Refused;
+use crate::topic_settings::{self, Effective, Source};
 use millstream_protocol::messages::describe_configs::{
     DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResult,
+    DescribeConfigsSynonym,
 };
 use millstream_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use std::sync::Arc;
-
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
-/// `config_source`: given for the topic, given to this broker, or nobody's choice.
-const SOURCE_TOPIC: i8 = 1;
-const SOURCE_BROKER: i8 = 4;
-const SOURCE_DEFAULT: i8 = 5;
 
 /// Describes each resource of the request.
 pub(crate) async fn handle(
@@ -30,10 +25,21 @@ pub(crate) async fn handle(
     _context: &RequestContext,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
-    let describe = |resource| describe(node, resource);
-    let results = request.resources.into_iter().map(describe).collect();
+    let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
+    let describe = |resource| {
+        let mut described = describe(node, resource);
+        for config in &mut described.configs {
+            if !synonyms {
+                config.synonyms.clear();
+            }
+            if !documentation {
+                config.documentation = None;
+            }
+        }
+        described
+    };
     DescribeConfigsResponse {
-        results,
+        results: request.resources.into_iter().map(describe).collect(),
         ..Default::default()
     }
 }
@@ -41,25 +47,21 @@ pub(crate) async fn handle(
 fn describe(node: &Node, resource: DescribeConfigsResource) -> DescribeConfigsResult {
     let name = &resource.resource_name;
     let found = match resource.resource_type {
-        TOPIC => topic(node, name),
-        BROKER => broker(node, name),
-        other => Err((
-            ErrorCode::INVALID_REQUEST,
-            format!("no resource has type {other}"),
-        )),
+        RESOURCE_TOPIC => topic(node, name),
+        RESOURCE_BROKER => broker(node, name),
+        other => Err(Refused::invalid(format!(
+            "resources of type {other} have no settings"
+        ))),
     };
     let asked = |config: &DescribeConfigsResourceResult| match &resource.configuration_keys {
         Some(keys) if !keys.is_empty() => keys.contains(&config.name),
         _ => true,
     };
-    let (error_code, error_message, configs) = match found {
-        Ok(configs) => (
-            ErrorCode::NONE,
-            None,
-            configs.into_iter().filter(asked).collect(),
-        ),
-        Err((code, message)) => (code, Some(message), Vec::new()),
+    let (configs, refused) = match found {
+        Ok(configs) => (configs.into_iter().filter(asked).collect(), Ok(())),
+        Err(refused) => (Vec::new(), Err(refused)),
     };
+    let (error_code, error_message) = Refused::parts(refused);
     DescribeConfigsResult {
         error_code,
         error_message,
@@ -69,147 +71,69 @@ fn describe(node: &Node, resource: DescribeConfigsResource) -> DescribeConfigsRe
     }
 }
 
-type Found = Result<Vec<DescribeConfigsResourceResult>, (ErrorCode, String)>;
+type Found = Result<Vec<DescribeConfigsResourceResult>, Refused>;
 
 fn topic(node: &Node, name: &str) -> Found {
-    let entry = node.partitions.topic(name).ok_or_else(|| {
-        (
-            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-            format!("topic '{name}' does not exist"),
-        )
-    })?;
-    let message_max_bytes = node.config.message_max_bytes.to_string();
-    let settings = SETTINGS.iter().map(|setting| {
-        let (value, source) = match entry.configs.get(setting.name) {
-            Some(value) => (value.as_str(), SOURCE_TOPIC),
-            None if setting.name == "max.message.bytes" => {
-                (message_max_bytes.as_str(), SOURCE_BROKER)
-            }
-            None => (setting.default, SOURCE_DEFAULT),
-        };
-        result(setting.name, value.to_owned(), setting.kind, source, false)
-    });
-    Ok(settings.collect())
+    let entry = node.partitions.topic(name);
+    let entry = entry.ok_or_else(|| Refused::unknown_topic(name))?;
+    let settings = topic_settings::effective(&node.config, &entry.configs);
+    Ok(settings.map(of_topic).collect())
 }
 
-fn broker(node: &Node, name: &str) -> Found {
-    let config = &node.config;
-    if !name.is_empty() && name.parse() != Ok(config.node_id) {
-        let message = format!(
-            "broker '{name}' is not this one, which is {}",
-            config.node_id
-        );
-        return Err((ErrorCode::INVALID_REQUEST, message));
-    }
-    let settings = log_settings(config)
-        .into_iter()
-        .chain(coordinator_settings(config));
-    Ok(settings
-        .map(|(name, value, kind)| result(name, value, kind, SOURCE_BROKER, true))
-        .collect())
-}
-
-/// A setting's name, value and type.
-type Setting = (&'static str, String, Kind);
-
-fn log_settings(config: &BrokerConfig) -> Vec<Setting> {
-    let int = Kind::Int;
-    vec![
-        ("node.id", config.node_id.to_string(), int),
-        ("broker.id", config.node_id.to_string(), int),
-        ("durability", config.durability.to_string(), Kind::String),
-        (
-            "auto.create.topics.enable",
-            config.auto_create_topics_enable.to_string(),
-            Kind::Boolean,
-        ),
-        ("num.partitions", config.num_partitions.to_string(), int),
-        ("default.replication.factor", "1".to_owned(), int),
-        ("min.insync.replicas", "1".to_owned(), int),
-        (
-            "message.max.bytes",
-            config.message_max_bytes.to_string(),
-            int,
-        ),
-        (
-            "socket.request.max.bytes",
-            config.socket_request_max_bytes.to_string(),
-            int,
-        ),
-        (
-            "producer.id.expiration.ms",
-            config.producer_id_expiration_ms.to_string(),
-            int,
-        ),
-    ]
-}
-
-fn coordinator_settings(config: &BrokerConfig) -> Vec<Setting> {
-    let (int, long) = (Kind::Int, Kind::Long);
-    vec![
-        (
-            "transaction.state.log.num.partitions",
-            config.transaction_state_log_num_partitions.to_string(),
-            int,
-        ),
-        (
-            "transaction.state.log.replication.factor",
-            "1".to_owned(),
-            int,
-        ),
-        (
-            "transaction.max.timeout.ms",
-            config.transaction_max_timeout_ms.to_string(),
-            int,
-        ),
-        (
-            "transactional.id.expiration.ms",
-            config.transactional_id_expiration_ms.to_string(),
-            long,
-        ),
-        (
-            "offsets.topic.num.partitions",
-            config.offsets_topic_num_partitions.to_string(),
-            int,
-        ),
-        ("offsets.topic.replication.factor", "1".to_owned(), int),
-        (
-            "offset.metadata.max.bytes",
-            config.offset_metadata_max_bytes.to_string(),
-            int,
-        ),
-        (
-            "group.min.session.timeout.ms",
-            config.group_min_session_timeout_ms.to_string(),
-            int,
-        ),
-        (
-            "group.max.session.timeout.ms",
-            config.group_max_session_timeout_ms.to_string(),
-            int,
-        ),
-        (
-            "group.initial.rebalance.delay.ms",
-            config.group_initial_rebalance_delay_ms.to_string(),
-            int,
-        ),
-    ]
-}
-
-fn result(
-    name: &str,
-    value: String,
-    kind: Kind,
-    config_source: i8,
-    read_only: bool,
-) -> DescribeConfigsResourceResult {
+fn of_topic(effective: Effective) -> DescribeConfigsResourceResult {
+    let synonyms = effective.synonyms.into_iter();
     DescribeConfigsResourceResult {
-        name: name.to_owned(),
-        value: Some(value),
-        read_only,
-        config_source,
-        config_type: kind as i8,
-        documentation: None,
+        name: effective.setting.name.to_owned(),
+        value: Some(effective.value),
+        config_source: effective.source as i8,
+        synonyms: synonyms
+            .map(|(name, value, source)| synonym(name, Some(value), source))
+            .collect(),
+        config_type: effective.setting.kind as i8,
+        documentation: Some(effective.setting.documentation.to_owned()),
         ..Default::default()
+    }
+}
+
+/// This broker's settings; for no name those that all brokers were given while they ran: none.
+fn broker(node: &Node, name: &str) -> Found {
+    if name.is_empty() {
+        return Ok(Vec::new());
+    }
+    let config = &node.config;
+    if name.parse() != Ok(config.node_id) {
+        let message = format!("broker '{name}' is not this one: give {}", config.node_id);
+        return Err(Refused::invalid(message));
+    }
+    let settings = broker_settings::settings(config).into_iter();
+    Ok(settings.map(of_broker).collect())
+}
+
+fn of_broker(setting: BrokerSetting) -> DescribeConfigsResourceResult {
+    let source = setting.source();
+    let mut synonyms = Vec::new();
+    if source == Source::Broker {
+        synonyms.push(synonym(setting.name, setting.value.clone(), source));
+    }
+    if setting.default.is_some() {
+        synonyms.push(synonym(setting.name, setting.default, Source::Default));
+    }
+    DescribeConfigsResourceResult {
+        name: setting.name.to_owned(),
+        value: setting.value,
+        read_only: true,
+        config_source: source as i8,
+        synonyms,
+        config_type: setting.kind as i8,
+        documentation: Some(setting.documentation.to_owned()),
+        ..Default::default()
+    }
+}
+
+fn synonym(name: &str, value: Option<String>, source: Source) -> DescribeConfigsSynonym {
+    DescribeConfigsSynonym {
+        name: name.to_owned(),
+        value,
+        source: source as i8,
     }
 }

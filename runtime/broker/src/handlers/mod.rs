@@ -5,7 +5,9 @@
 
 pub(crate) mod add_offsets_to_txn;
 pub(crate) mod add_partitions_to_txn;
+pub(crate) mod alter_configs;
 pub(crate) mod api_versions;
+pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_groups;
 pub(crate) mod delete_records;
@@ -19,6 +21,7 @@ pub(crate) mod end_txn;
 pub(crate) mod fetch;
 pub(crate) mod find_coordinator;
 pub(crate) mod heartbeat;
+pub(crate) mod incremental_alter_configs;
 pub(crate) mod init_producer_id;
 pub(crate) mod join_group;
 pub(crate) mod leave_group;
@@ -40,6 +43,10 @@ use millstream_protocol::ErrorCode;
 pub(crate) const LEADER_EPOCH: i32 = 0;
 /// Replicas of every partition.
 pub(crate) const REPLICATION_FACTOR: i16 = 1;
+/// What has settings, as requests number it: a topic.
+pub(crate) const RESOURCE_TOPIC: i8 = 2;
+/// A broker.
+pub(crate) const RESOURCE_BROKER: i8 = 4;
 /// Everything that may be done to a topic, as Kafka's bits: read, write, create, delete, alter,
 /// describe, describe configs, alter configs.
 pub(crate) const TOPIC_OPERATIONS: i32 =

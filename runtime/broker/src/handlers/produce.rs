@@ -12,11 +12,13 @@
 //! Invariants: one wait for durability a request, after all its appends.
 //! Invariants: the next request of the connection begins after the appends, so sequences arrive in
 //! order.
-//! Never: copies record data, but for a batch that would keep a much larger frame in memory.
+//! Never: copies record data, but for a batch that would keep a much larger frame in memory, or
+//! whose topic wants another codec.
 
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::refused::Refused;
 use crate::topics::{TopicEntry, is_internal};
 use crate::transaction::{Mode, produce_error, produce_mode};
 use bytes::Bytes;
@@ -25,7 +27,7 @@ use millstream_protocol::messages::produce::{
     PartitionProduceData, PartitionProduceResponse, TopicProduceData, TopicProduceResponse,
 };
 use millstream_protocol::messages::{ProduceRequest, ProduceResponse};
-use millstream_protocol::{ErrorCode, ProducerStamp, RecordBatch};
+use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatch};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -47,7 +49,7 @@ struct Item {
     stamp: ProducerStamp,
 }
 
-type Outcome = Result<Appended, ErrorCode>;
+type Outcome = Result<Appended, Refused>;
 
 /// Appends every partition's batch and answers when all are durable.
 pub(crate) async fn handle(
@@ -72,6 +74,7 @@ pub(crate) async fn handle(
         } else {
             Err(ErrorCode::INVALID_REQUIRED_ACKS)
         };
+        let codec = entry.as_ref().map_or(None, |entry| codec_of(node, entry));
         let mut partition_responses = Vec::with_capacity(topic.partition_data.len());
         for data in topic.partition_data {
             partition_responses.push(PartitionProduceResponse {
@@ -82,7 +85,7 @@ pub(crate) async fn handle(
                 entry
                     .as_deref()
                     .map_err(|code| *code)
-                    .and_then(|entry| prepare(entry, data, context.piece_bytes)),
+                    .and_then(|entry| prepare(node, entry, codec, data, context.piece_bytes)),
             );
         }
         responses.push(TopicProduceResponse {
@@ -134,9 +137,34 @@ fn find_topic(
     Ok(entry)
 }
 
+/// The codec that a topic wants its batches in; `None` for that of each batch.
+fn codec_of(node: &Node, entry: &TopicEntry) -> Option<Compression> {
+    const NAME: &str = "compression.type";
+    let own = entry.configs.get(NAME).cloned();
+    match own.or_else(|| node.config.log_setting(NAME))?.as_str() {
+        "uncompressed" => Some(Compression::None),
+        "gzip" => Some(Compression::Gzip),
+        "snappy" => Some(Compression::Snappy),
+        "lz4" => Some(Compression::Lz4),
+        "zstd" => Some(Compression::Zstd),
+        _ => None,
+    }
+}
+
+/// The batch under another codec. Damage is found here: the new checksum would hide it.
+fn recompressed(node: &Node, batch: &RecordBatch, codec: Compression) -> Result<Bytes, ErrorCode> {
+    let checked = batch.verify_crc().and_then(|()| {
+        let plain_bytes_max = node.config.decompressed_batch_bytes_max;
+        batch.recompressed(codec, plain_bytes_max)
+    });
+    checked.map_err(|error| millstream_log::AppendError::from(error).error_code())
+}
+
 /// Finds the partition and reads the batch's header. The log checks the rest.
 fn prepare(
+    node: &Node,
     entry: &TopicEntry,
+    codec: Option<Compression>,
     data: PartitionProduceData,
     piece_bytes: usize,
 ) -> Result<Item, ErrorCode> {
@@ -154,9 +182,13 @@ fn prepare(
         return Err(ErrorCode::INVALID_RECORD);
     }
     let stamp = header.stamp();
+    let batch = match codec {
+        Some(codec) if codec != header.compression() => recompressed(node, &header, codec)?,
+        _ => detached(batch, piece_bytes),
+    };
     Ok(Item {
         partition,
-        batch: detached(batch, piece_bytes),
+        batch,
         stamp,
     })
 }
@@ -233,7 +265,7 @@ fn producer_of(items: &[Result<Item, ErrorCode>]) -> Result<Option<ProducerStamp
 /// Appends what belongs to no transaction; the rest is refused.
 fn append_others(items: Vec<Result<Item, ErrorCode>>, refused: ErrorCode) -> Vec<Outcome> {
     let append = |item: Result<Item, ErrorCode>| match item? {
-        item if item.stamp.transactional => Err(refused),
+        item if item.stamp.transactional => Err(refused.into()),
         item => append(item, AppendOrigin::Client),
     };
     items.into_iter().map(append).collect()
@@ -264,7 +296,7 @@ fn append(item: Item, origin: AppendOrigin) -> Outcome {
     failpoint::hit("broker.after-produce-append");
     appended.map_err(|error| {
         tracing::debug!(partition = %partition.name(), %error, "append refused");
-        error.error_code()
+        Refused::new(error.error_code(), error.to_string())
     })
 }
 
@@ -279,7 +311,7 @@ fn fill(response: &mut ProduceResponse, outcomes: Vec<Outcome>) -> u64 {
                 answer.log_append_time_ms = appended.log_append_time_ms;
                 answer.log_start_offset = appended.log_start_offset;
             }
-            Err(code) => *answer = failed(answer.index, code),
+            Err(refused) => *answer = failed(answer.index, refused),
         }
     }
     position
@@ -299,7 +331,7 @@ async fn await_durable(
         Err(_) => ErrorCode::REQUEST_TIMED_OUT,
     };
     for answer in answers(response).filter(|answer| answer.error_code.is_ok()) {
-        *answer = failed(answer.index, code);
+        *answer = failed(answer.index, code.into());
     }
 }
 
@@ -308,12 +340,12 @@ fn answers(response: &mut ProduceResponse) -> impl Iterator<Item = &mut Partitio
     topics.flat_map(|topic| &mut topic.partition_responses)
 }
 
-fn failed(index: i32, error_code: ErrorCode) -> PartitionProduceResponse {
+fn failed(index: i32, refused: Refused) -> PartitionProduceResponse {
     PartitionProduceResponse {
         index,
-        error_code,
+        error_code: refused.code,
         base_offset: -1,
-        error_message: Some(error_code.description().to_owned()),
+        error_message: Some(refused.message),
         ..Default::default()
     }
 }

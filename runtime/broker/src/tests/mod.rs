@@ -5,9 +5,11 @@
 //! Never: calls a handler; every request goes through frames.
 
 mod bad_input;
+mod configs;
 mod cost;
 mod data_path;
 mod durability;
 pub(crate) mod harness;
+mod partitions;
 mod read_committed;
 mod topics;

@@ -13,6 +13,7 @@ macro_rules! apis {
 apis! {
     add_offsets_to_txn: AddOffsetsToTxnRequest, AddOffsetsToTxnResponse;
     add_partitions_to_txn: AddPartitionsToTxnRequest, AddPartitionsToTxnResponse;
+    alter_configs: AlterConfigsRequest, AlterConfigsResponse;
     api_versions: ApiVersionsRequest, ApiVersionsResponse;
     create_partitions: CreatePartitionsRequest, CreatePartitionsResponse;
     create_topics: CreateTopicsRequest, CreateTopicsResponse;
@@ -22,20 +23,25 @@ apis! {
     describe_cluster: DescribeClusterRequest, DescribeClusterResponse;
     describe_configs: DescribeConfigsRequest, DescribeConfigsResponse;
     describe_groups: DescribeGroupsRequest, DescribeGroupsResponse;
+    describe_log_dirs: DescribeLogDirsRequest, DescribeLogDirsResponse;
     describe_producers: DescribeProducersRequest, DescribeProducersResponse;
+    describe_topic_partitions: DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse;
     describe_transactions: DescribeTransactionsRequest, DescribeTransactionsResponse;
     end_txn: EndTxnRequest, EndTxnResponse;
     fetch: FetchRequest, FetchResponse;
     find_coordinator: FindCoordinatorRequest, FindCoordinatorResponse;
     heartbeat: HeartbeatRequest, HeartbeatResponse;
+    incremental_alter_configs: IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse;
     init_producer_id: InitProducerIdRequest, InitProducerIdResponse;
     join_group: JoinGroupRequest, JoinGroupResponse;
     leave_group: LeaveGroupRequest, LeaveGroupResponse;
+    list_config_resources: ListConfigResourcesRequest, ListConfigResourcesResponse;
     list_groups: ListGroupsRequest, ListGroupsResponse;
     list_offsets: ListOffsetsRequest, ListOffsetsResponse;
     list_transactions: ListTransactionsRequest, ListTransactionsResponse;
     metadata: MetadataRequest, MetadataResponse;
     offset_commit: OffsetCommitRequest, OffsetCommitResponse;
+    offset_delete: OffsetDeleteRequest, OffsetDeleteResponse;
     offset_fetch: OffsetFetchRequest, OffsetFetchResponse;
     offset_for_leader_epoch: OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse;
     produce: ProduceRequest, ProduceResponse;

@@ -156,7 +156,9 @@ fn every_response_is_read_back_behind_its_header() {
         ($($name:ident)*) => { $(check::<ours::$name>();)* };
     }
     run! {
-        AddOffsetsToTxnRequest AddPartitionsToTxnRequest ApiVersionsRequest CreatePartitionsRequest
+        AddOffsetsToTxnRequest AddPartitionsToTxnRequest AlterConfigsRequest DescribeLogDirsRequest
+        DescribeTopicPartitionsRequest IncrementalAlterConfigsRequest ListConfigResourcesRequest
+        OffsetDeleteRequest ApiVersionsRequest CreatePartitionsRequest
         CreateTopicsRequest DeleteGroupsRequest DeleteRecordsRequest DeleteTopicsRequest
         DescribeClusterRequest DescribeConfigsRequest DescribeGroupsRequest DescribeProducersRequest
         DescribeTransactionsRequest EndTxnRequest FetchRequest FindCoordinatorRequest

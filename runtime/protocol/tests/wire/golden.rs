@@ -5,6 +5,10 @@
 //! Never: bytes that our own encoder printed.
 
 use bytes::Bytes;
+use millstream_protocol::messages::describe_log_dirs::{
+    DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest,
+    DescribeLogDirsResponse, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
 use millstream_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
 };
@@ -66,6 +70,56 @@ fn write_txn_markers_2_carries_the_transaction_version() {
     let mut plain = request;
     plain.markers[0].transaction_version = 0;
     check(&plain, 1, &version_1);
+}
+
+#[test]
+fn describe_log_dirs_5_says_whether_a_directory_is_cordoned() {
+    let partition = DescribeLogDirsPartition {
+        partition_index: 3,
+        partition_size: 9,
+        ..Default::default()
+    };
+    let topic = DescribeLogDirsTopic {
+        name: "t".to_owned(),
+        partitions: vec![partition],
+    };
+    let result = DescribeLogDirsResult {
+        log_dir: "d".to_owned(),
+        topics: vec![topic],
+        total_bytes: 8,
+        is_cordoned: true,
+        ..Default::default()
+    };
+    let response = DescribeLogDirsResponse {
+        results: vec![result],
+        ..Default::default()
+    };
+    #[rustfmt::skip]
+    let bytes = [
+        0, 0, 0, 0, 0, 0, // throttle time, error
+        2, 0, 0, 2, b'd', // one directory: error, path
+        2, 2, b't', 2, // one topic: name, one partition
+        0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 9, // number, size
+        0, 0, 0, 0, 0, 0, 0, 0, 0, // lag, not a future one
+        0, 0, // no tags, twice
+        0, 0, 0, 0, 0, 0, 0, 8, // total
+        0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, // usable: not known
+        1, // cordoned
+        0, 0, // no tags, twice
+    ];
+    check(&response, 5, &bytes);
+    // One topic without partitions, then tags of the topic and of the request.
+    let topic = DescribableLogDirTopic {
+        topic: "t".to_owned(),
+        ..Default::default()
+    };
+    let topics = Some(vec![topic]);
+    check(
+        &DescribeLogDirsRequest { topics },
+        5,
+        &[2, 2, b't', 1, 0, 0],
+    );
+    check(&DescribeLogDirsRequest { topics: None }, 5, &[0, 0]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ macro_rules! for_each_message {
         for_each_message!(@pairs $run:
             AddOffsetsToTxnRequest AddOffsetsToTxnResponse
             AddPartitionsToTxnRequest AddPartitionsToTxnResponse
+            AlterConfigsRequest AlterConfigsResponse
             ApiVersionsRequest ApiVersionsResponse
             CreatePartitionsRequest CreatePartitionsResponse
             CreateTopicsRequest CreateTopicsResponse
@@ -19,20 +20,25 @@ macro_rules! for_each_message {
             DescribeClusterRequest DescribeClusterResponse
             DescribeConfigsRequest DescribeConfigsResponse
             DescribeGroupsRequest DescribeGroupsResponse
+            DescribeLogDirsRequest DescribeLogDirsResponse
             DescribeProducersRequest DescribeProducersResponse
+            DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse
             DescribeTransactionsRequest DescribeTransactionsResponse
             EndTxnRequest EndTxnResponse
             FetchRequest FetchResponse
             FindCoordinatorRequest FindCoordinatorResponse
             HeartbeatRequest HeartbeatResponse
+            IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse
             InitProducerIdRequest InitProducerIdResponse
             JoinGroupRequest JoinGroupResponse
             LeaveGroupRequest LeaveGroupResponse
+            ListConfigResourcesRequest ListConfigResourcesResponse
             ListGroupsRequest ListGroupsResponse
             ListOffsetsRequest ListOffsetsResponse
             ListTransactionsRequest ListTransactionsResponse
             MetadataRequest MetadataResponse
             OffsetCommitRequest OffsetCommitResponse
+            OffsetDeleteRequest OffsetDeleteResponse
             OffsetFetchRequest OffsetFetchResponse
             OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
             ProduceRequest ProduceResponse

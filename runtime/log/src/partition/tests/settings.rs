@@ -1,4 +1,5 @@
-//! Settings of a topic: bounds on records' times, when segments end, and change while the log is open.
+//! Settings of a topic: bounds on times, when segments end, and that they change while the log is
+//! open.
 
 use super::*;
 

@@ -1,0 +1,97 @@
+//! CreatePartitions 0–3: a topic gets more partitions, never fewer.
+//!
+//! Deviations: the coordinators' topics do not grow: an id's partition follows from their number.
+//!
+//! Invariants: every topic of the request is answered, each with its own error and message.
+//! Never: changes anything when `validate_only` is set.
+
+use crate::dispatch::RequestContext;
+use crate::node::Node;
+use crate::refused::Refused;
+use crate::topics::is_internal;
+use millstream_protocol::ErrorCode;
+use millstream_protocol::messages::create_partitions::{
+    CreatePartitionsTopic, CreatePartitionsTopicResult,
+};
+use millstream_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Enlarges each topic of the request.
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    _context: &RequestContext,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
+    let mut seen = BTreeSet::new();
+    let names = request.topics.iter().map(|topic| &topic.name);
+    let repeated: BTreeSet<String> = names.filter(|name| !seen.insert(*name)).cloned().collect();
+    let mut results = Vec::new();
+    let mut answered = BTreeSet::new();
+    for topic in request.topics {
+        if !answered.insert(topic.name.clone()) {
+            continue;
+        }
+        let outcome = if repeated.contains(&topic.name) {
+            Err(Refused::invalid(
+                "the request names this topic more than once",
+            ))
+        } else {
+            grow(node, &topic, request.validate_only).await
+        };
+        let (error_code, error_message) = Refused::parts(outcome);
+        results.push(CreatePartitionsTopicResult {
+            name: topic.name,
+            error_code,
+            error_message,
+        });
+    }
+    CreatePartitionsResponse {
+        results,
+        ..Default::default()
+    }
+}
+
+async fn grow(
+    node: &Arc<Node>,
+    topic: &CreatePartitionsTopic,
+    validate_only: bool,
+) -> Result<(), Refused> {
+    if is_internal(&topic.name) {
+        let message = format!("the partitions of '{}' are the coordinator's", topic.name);
+        return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message));
+    }
+    // What is asked for without the assignments comes first, as their number depends on it.
+    node.add_partitions(&topic.name, topic.count, true).await?;
+    check_assignments(node, topic)?;
+    node.add_partitions(&topic.name, topic.count, validate_only)
+        .await
+}
+
+/// Each new partition can only be assigned to this node.
+fn check_assignments(node: &Node, topic: &CreatePartitionsTopic) -> Result<(), Refused> {
+    let Some(assignments) = &topic.assignments else {
+        return Ok(());
+    };
+    let count = node
+        .partitions
+        .topic(&topic.name)
+        .map_or(0, |entry| entry.partitions.len());
+    let added = usize::try_from(topic.count)
+        .unwrap_or(0)
+        .saturating_sub(count);
+    let this = [node.config.node_id];
+    let fits = assignments.len() == added
+        && assignments
+            .iter()
+            .all(|assignment| assignment.broker_ids == this);
+    if fits {
+        return Ok(());
+    }
+    let message = format!(
+        "{added} new partition(s) need as many assignments, each to broker {} alone",
+        node.config.node_id
+    );
+    let code = ErrorCode::INVALID_REPLICA_ASSIGNMENT;
+    Err(Refused::new(code, message))
+}
