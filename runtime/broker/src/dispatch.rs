@@ -130,9 +130,19 @@ table! {
     IncrementalAlterConfigs =>
         incremental_alter_configs(IncrementalAlterConfigsRequest) "alter_configs";
     DescribeConfigs => describe_configs(DescribeConfigsRequest) "describe_configs";
+    ListConfigResources =>
+        list_config_resources(ListConfigResourcesRequest) "list_config_resources";
+    DescribeTopicPartitions =>
+        describe_topic_partitions(DescribeTopicPartitionsRequest) "metadata";
+    DescribeLogDirs => describe_log_dirs(DescribeLogDirsRequest) "describe_log_dirs";
+    DescribeAcls => describe_acls(DescribeAclsRequest) "describe_acls";
+    ElectLeaders => elect_leaders(ElectLeadersRequest) "elect_leaders";
+    ListPartitionReassignments =>
+        list_partition_reassignments(ListPartitionReassignmentsRequest) "list_reassignments";
     FindCoordinator => find_coordinator(FindCoordinatorRequest) "find_coordinator";
     OffsetCommit => offset_commit(OffsetCommitRequest) "commit";
     OffsetFetch => offset_fetch(OffsetFetchRequest) "offset_fetch";
+    OffsetDelete => offset_delete(OffsetDeleteRequest) "offset_delete";
     TxnOffsetCommit => txn_offset_commit(TxnOffsetCommitRequest) "commit";
     JoinGroup => join_group(JoinGroupRequest) "join_group";
     SyncGroup => sync_group(SyncGroupRequest) "sync_group";

@@ -198,6 +198,11 @@ impl LogDirectory {
         &self.inner.cluster_id
     }
 
+    /// Where it is: a path, or the name of a storage that has none.
+    pub fn path(&self) -> String {
+        self.inner.storage.describe()
+    }
+
     /// What opening found and did.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.report

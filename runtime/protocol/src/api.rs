@@ -112,6 +112,8 @@ apis! {
     WriteTxnMarkers = 27, 1..=2, 1;
     /// Stores a group's offsets within a transaction.
     TxnOffsetCommit = 28, 0..=5, 3;
+    /// Lists access rules.
+    DescribeAcls = 29, 1..=3, 2;
     /// Reads settings.
     DescribeConfigs = 32, 1..=4, 4;
     /// Replaces settings.
@@ -122,8 +124,12 @@ apis! {
     CreatePartitions = 37, 0..=3, 2;
     /// Deletes groups.
     DeleteGroups = 42, 0..=2, 2;
+    /// Elects leaders.
+    ElectLeaders = 43, 0..=2, 2;
     /// Changes settings.
     IncrementalAlterConfigs = 44, 0..=1, 1;
+    /// Lists the partitions that are moving.
+    ListPartitionReassignments = 46, 0..=0, 0;
     /// Deletes committed offsets of a group.
     OffsetDelete = 47, 0..=0, i16::MAX;
     /// Describes the brokers of the cluster.

@@ -325,7 +325,7 @@ impl Coordinator {
 }
 
 /// Most tombstones in one batch.
-const TOMBSTONES_MAX: usize = 1_000;
+pub(super) const TOMBSTONES_MAX: usize = 1_000;
 
 fn append_pending(
     shard: &Shard,
@@ -419,7 +419,7 @@ fn partitions_of(state: &ShardState, group_id: &str) -> Vec<(String, i32)> {
     partitions.collect()
 }
 
-fn tombstones(group_id: &str, partitions: &[(String, i32)]) -> Vec<GroupRecord> {
+pub(super) fn tombstones(group_id: &str, partitions: &[(String, i32)]) -> Vec<GroupRecord> {
     let tombstone = |(topic, partition): &(String, i32)| GroupRecord::Offset {
         group: group_id.to_owned(),
         topic: topic.clone(),

@@ -14,6 +14,7 @@
 
 mod commits;
 mod coordinator;
+mod deletion;
 mod event;
 mod join;
 mod machine;

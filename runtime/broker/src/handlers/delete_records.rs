@@ -54,6 +54,11 @@ async fn delete(node: &Node, topic: &str, index: i32, offset: i64) -> Result<i64
     let partition = node
         .partition(topic, index)
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    let config = partition.log().config();
+    if config.compact && !config.delete {
+        // Records go only when newer ones take their place.
+        return Err(ErrorCode::POLICY_VIOLATION);
+    }
     let offset = match offset {
         HIGH_WATERMARK => partition.offsets().high_watermark,
         0.. => offset,

@@ -1,8 +1,9 @@
 //! DescribeGroups 0–6: a group's state, protocol and members.
 //!
 //! Invariants: every group of the request is answered, in its order.
-//! Never: shows authorized operations; there are no access rules here.
+//! Never: waits.
 
+use super::GROUP_OPERATIONS;
 use crate::dispatch::RequestContext;
 use crate::group::GroupView;
 use crate::node::Node;
@@ -20,8 +21,16 @@ pub(crate) async fn handle(
     context: &RequestContext,
     request: DescribeGroupsRequest,
 ) -> DescribeGroupsResponse {
+    let operations = if request.include_authorized_operations {
+        GROUP_OPERATIONS
+    } else {
+        i32::MIN
+    };
     let describe = |group_id: String| match node.groups.describe(&group_id) {
-        Ok(Some(group)) => described(group),
+        Ok(Some(group)) => DescribedGroup {
+            authorized_operations: operations,
+            ..described(group)
+        },
         Ok(None) => missing(group_id, context.api_version),
         Err(error_code) => DescribedGroup {
             error_code,

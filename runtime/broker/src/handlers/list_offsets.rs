@@ -12,9 +12,10 @@ use crate::node::Node;
 use millstream_log::ReadError;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::list_offsets::{
-    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopic, ListOffsetsTopicResponse,
 };
 use millstream_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const LATEST: i64 = -1;
@@ -29,10 +30,20 @@ const READ_COMMITTED: i8 = 1;
 /// Answers each partition.
 pub(crate) async fn handle(
     node: &Arc<Node>,
-    _context: &RequestContext,
+    context: &RequestContext,
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let committed = request.isolation_level == READ_COMMITTED;
+    let repeated = repeated(&request.topics);
+    let look_up = |topic: &str, asked: &ListOffsetsPartition| {
+        if repeated.contains(&(topic.to_owned(), asked.partition_index)) {
+            return Err(ErrorCode::INVALID_REQUEST);
+        }
+        if !is_known(asked.timestamp, context.api_version) {
+            return Err(ErrorCode::UNSUPPORTED_VERSION);
+        }
+        look_up(node, topic, asked, committed)
+    };
     let topics = request
         .topics
         .into_iter()
@@ -40,28 +51,50 @@ pub(crate) async fn handle(
             partitions: topic
                 .partitions
                 .iter()
-                .map(
-                    |partition| match look_up(node, &topic.name, partition, committed) {
-                        Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
-                            partition_index: partition.partition_index,
-                            error_code: ErrorCode::NONE,
-                            timestamp,
-                            offset,
-                            leader_epoch: if offset < 0 { -1 } else { LEADER_EPOCH },
-                        },
-                        Err(error_code) => ListOffsetsPartitionResponse {
-                            partition_index: partition.partition_index,
-                            error_code,
-                            ..Default::default()
-                        },
+                .map(|partition| match look_up(&topic.name, partition) {
+                    Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
+                        partition_index: partition.partition_index,
+                        error_code: ErrorCode::NONE,
+                        timestamp,
+                        offset,
+                        leader_epoch: if offset < 0 { -1 } else { LEADER_EPOCH },
                     },
-                )
+                    Err(error_code) => ListOffsetsPartitionResponse {
+                        partition_index: partition.partition_index,
+                        error_code,
+                        ..Default::default()
+                    },
+                })
                 .collect(),
             name: topic.name,
         });
     ListOffsetsResponse {
         topics: topics.collect(),
         ..Default::default()
+    }
+}
+
+/// The partitions that the request names more than once.
+fn repeated(topics: &[ListOffsetsTopic]) -> BTreeSet<(String, i32)> {
+    let mut seen = BTreeSet::new();
+    let partitions = topics.iter().flat_map(|topic| {
+        let indexes = topic.partitions.iter();
+        indexes.map(|partition| (topic.name.clone(), partition.partition_index))
+    });
+    partitions
+        .filter(|partition| !seen.insert(partition.clone()))
+        .collect()
+}
+
+/// Whether a version of the request knows this special timestamp, if it is one.
+fn is_known(timestamp: i64, version: i16) -> bool {
+    match timestamp {
+        LATEST | EARLIEST | 0.. => true,
+        MAX_TIMESTAMP => version >= 7,
+        EARLIEST_LOCAL => version >= 8,
+        LATEST_TIERED => version >= 9,
+        EARLIEST_PENDING_UPLOAD => version >= 11,
+        _ => false,
     }
 }
 

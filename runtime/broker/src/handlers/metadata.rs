@@ -27,7 +27,15 @@ pub(crate) async fn handle(
     let operations = request.include_topic_authorized_operations;
     let create = node.config.auto_create_topics_enable && request.allow_auto_topic_creation;
     let mut topics = Vec::new();
+    // Before version 12 topics only go by name.
+    let nameless = |topic: &MetadataRequestTopic| {
+        context.api_version < 12 && (topic.name.is_none() || topic.topic_id != Uuid::ZERO)
+    };
     match request.topics {
+        Some(asked) if asked.iter().any(nameless) => {
+            let refused = |topic| missing(context, topic, ErrorCode::INVALID_REQUEST);
+            topics.extend(asked.into_iter().map(refused));
+        }
         Some(asked) if context.api_version > 0 || !asked.is_empty() => {
             for topic in asked {
                 topics.push(match find(node, &topic, create).await {

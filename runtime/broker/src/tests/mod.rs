@@ -4,6 +4,7 @@
 //! Invariants: time is virtual wherever it matters; nothing here sleeps for real.
 //! Never: calls a handler; every request goes through frames.
 
+mod admin;
 mod bad_input;
 mod configs;
 mod cost;

@@ -20,6 +20,7 @@ apis! {
     delete_groups: DeleteGroupsRequest, DeleteGroupsResponse;
     delete_records: DeleteRecordsRequest, DeleteRecordsResponse;
     delete_topics: DeleteTopicsRequest, DeleteTopicsResponse;
+    describe_acls: DescribeAclsRequest, DescribeAclsResponse;
     describe_cluster: DescribeClusterRequest, DescribeClusterResponse;
     describe_configs: DescribeConfigsRequest, DescribeConfigsResponse;
     describe_groups: DescribeGroupsRequest, DescribeGroupsResponse;
@@ -27,6 +28,7 @@ apis! {
     describe_producers: DescribeProducersRequest, DescribeProducersResponse;
     describe_topic_partitions: DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse;
     describe_transactions: DescribeTransactionsRequest, DescribeTransactionsResponse;
+    elect_leaders: ElectLeadersRequest, ElectLeadersResponse;
     end_txn: EndTxnRequest, EndTxnResponse;
     fetch: FetchRequest, FetchResponse;
     find_coordinator: FindCoordinatorRequest, FindCoordinatorResponse;
@@ -38,6 +40,8 @@ apis! {
     list_config_resources: ListConfigResourcesRequest, ListConfigResourcesResponse;
     list_groups: ListGroupsRequest, ListGroupsResponse;
     list_offsets: ListOffsetsRequest, ListOffsetsResponse;
+    list_partition_reassignments:
+        ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse;
     list_transactions: ListTransactionsRequest, ListTransactionsResponse;
     metadata: MetadataRequest, MetadataResponse;
     offset_commit: OffsetCommitRequest, OffsetCommitResponse;

@@ -158,7 +158,8 @@ fn every_response_is_read_back_behind_its_header() {
     run! {
         AddOffsetsToTxnRequest AddPartitionsToTxnRequest AlterConfigsRequest DescribeLogDirsRequest
         DescribeTopicPartitionsRequest IncrementalAlterConfigsRequest ListConfigResourcesRequest
-        OffsetDeleteRequest ApiVersionsRequest CreatePartitionsRequest
+        OffsetDeleteRequest DescribeAclsRequest ElectLeadersRequest
+        ListPartitionReassignmentsRequest ApiVersionsRequest CreatePartitionsRequest
         CreateTopicsRequest DeleteGroupsRequest DeleteRecordsRequest DeleteTopicsRequest
         DescribeClusterRequest DescribeConfigsRequest DescribeGroupsRequest DescribeProducersRequest
         DescribeTransactionsRequest EndTxnRequest FetchRequest FindCoordinatorRequest

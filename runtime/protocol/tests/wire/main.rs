@@ -17,6 +17,7 @@ macro_rules! for_each_message {
             DeleteGroupsRequest DeleteGroupsResponse
             DeleteRecordsRequest DeleteRecordsResponse
             DeleteTopicsRequest DeleteTopicsResponse
+            DescribeAclsRequest DescribeAclsResponse
             DescribeClusterRequest DescribeClusterResponse
             DescribeConfigsRequest DescribeConfigsResponse
             DescribeGroupsRequest DescribeGroupsResponse
@@ -24,6 +25,7 @@ macro_rules! for_each_message {
             DescribeProducersRequest DescribeProducersResponse
             DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse
             DescribeTransactionsRequest DescribeTransactionsResponse
+            ElectLeadersRequest ElectLeadersResponse
             EndTxnRequest EndTxnResponse
             FetchRequest FetchResponse
             FindCoordinatorRequest FindCoordinatorResponse
@@ -35,6 +37,7 @@ macro_rules! for_each_message {
             ListConfigResourcesRequest ListConfigResourcesResponse
             ListGroupsRequest ListGroupsResponse
             ListOffsetsRequest ListOffsetsResponse
+            ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
             ListTransactionsRequest ListTransactionsResponse
             MetadataRequest MetadataResponse
             OffsetCommitRequest OffsetCommitResponse

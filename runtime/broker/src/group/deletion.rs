@@ -1,0 +1,107 @@
+//! Single offsets of a group, deleted on an administrator's word.
+//!
+//! Invariants: memory loses an offset only after its tombstone is in the log.
+//! Never: takes an offset of a topic that members of the group read.
+
+use std::collections::BTreeSet;
+
+use millstream_protocol::ErrorCode;
+
+use super::commits::{TOMBSTONES_MAX, tombstones};
+use super::coordinator::Coordinator;
+use super::machine::Group;
+use super::shard::append_error;
+use super::state::GroupState;
+use super::subscription::subscribed_topics;
+use crate::node::Node;
+
+const CONSUMER: &str = "consumer";
+
+impl Coordinator {
+    /// OffsetDelete: forgets these partitions' offsets, but for topics that members read. Returns
+    /// those topics, and the journal position that must be durable before the answer.
+    pub(crate) fn delete_offsets(
+        &self,
+        node: &Node,
+        group_id: &str,
+        partitions: &[(String, i32)],
+    ) -> Result<(BTreeSet<String>, u64), ErrorCode> {
+        if group_id.is_empty() {
+            return Err(ErrorCode::INVALID_GROUP_ID);
+        }
+        let shard = self.shard_of(group_id)?;
+        let mut state = shard.lock();
+        if !state.knows(group_id) {
+            return Err(ErrorCode::GROUP_ID_NOT_FOUND);
+        }
+        let group = state.groups.get(group_id);
+        let subscribed = group.map_or(Ok(Subscribed::Nothing), subscribed)?;
+        let topics = partitions.iter().map(|(topic, _)| topic.clone());
+        let in_use: BTreeSet<String> = topics.filter(|topic| subscribed.has(topic)).collect();
+        let offsets = &state.offsets;
+        let known = |(topic, index): &&(String, i32)| {
+            offsets.get(group_id, topic, *index).is_some()
+                || offsets.is_pending(group_id, topic, *index)
+        };
+        let mut gone: Vec<(String, i32)> = partitions
+            .iter()
+            .filter(|(topic, _)| !in_use.contains(topic))
+            .filter(known)
+            .cloned()
+            .collect();
+        gone.sort();
+        gone.dedup();
+        let now_ms = node.now_ms();
+        for chunk in gone.chunks(TOMBSTONES_MAX) {
+            shard
+                .append(&mut state, &tombstones(group_id, chunk), now_ms)
+                .map_err(append_error)?;
+            for (topic, partition) in chunk {
+                state.offsets.remove(group_id, topic, *partition);
+            }
+        }
+        Ok((in_use, state.position))
+    }
+}
+
+/// What the members of a group read.
+enum Subscribed {
+    Nothing,
+    Topics(BTreeSet<String>),
+    /// A rebalance, or a subscription that cannot be read, leaves it open.
+    Unknown,
+}
+
+impl Subscribed {
+    fn has(&self, topic: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Topics(topics) => topics.contains(topic),
+            Self::Unknown => true,
+        }
+    }
+}
+
+/// What members read; an error for members of which that cannot be known.
+fn subscribed(group: &Group) -> Result<Subscribed, ErrorCode> {
+    match group.state() {
+        GroupState::Empty => return Ok(Subscribed::Nothing),
+        GroupState::Dead => return Err(ErrorCode::GROUP_ID_NOT_FOUND),
+        _ if group.protocol_type.as_deref() != Some(CONSUMER) => {
+            return Err(ErrorCode::NON_EMPTY_GROUP);
+        }
+        _ => {}
+    }
+    let Some(protocol) = &group.protocol else {
+        return Ok(Subscribed::Unknown);
+    };
+    let mut topics = BTreeSet::new();
+    for member in group.members.values() {
+        let metadata = member.metadata(protocol);
+        match metadata.and_then(|metadata| subscribed_topics(metadata)) {
+            Some(subscribed) => topics.extend(subscribed),
+            None => return Ok(Subscribed::Unknown),
+        }
+    }
+    Ok(Subscribed::Topics(topics))
+}
