@@ -238,6 +238,14 @@ pub enum UsageError {
         /// The setting that says so, by Kafka's name.
         setting: &'static str,
     },
+    /// An interceptor refused the record.
+    #[error("{topic}: an interceptor refused the record: {reason}; it was not sent")]
+    Intercepted {
+        /// The topic.
+        topic: Arc<str>,
+        /// What the interceptor says.
+        reason: Arc<str>,
+    },
     /// The topic has no such partition.
     #[error("topic {topic} has {partitions} partitions; there is no partition {partition}")]
     UnknownPartition {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use millstream_protocol::Compression;
 
+use super::interceptor::{Interceptors, ProducerInterceptor};
 use crate::cluster::millis;
 use crate::config::ClientConfig;
 use crate::error::ConfigError;
@@ -83,6 +84,8 @@ pub struct ProducerConfig {
     /// transactions, default false. Below 2 a delayed message of one transaction can be counted
     /// to the next. Not a Kafka setting.
     pub allow_transaction_version_below_2: bool,
+    /// `interceptor.classes`, default none.
+    pub interceptors: Interceptors,
 }
 
 /// Collects settings; see [`ProducerConfig`] for units and defaults.
@@ -102,6 +105,7 @@ pub struct ProducerBuilder {
     max_in_flight: Option<usize>,
     delivery_timeout: Option<Duration>,
     allow_transaction_version_below_2: bool,
+    interceptors: Interceptors,
 }
 
 macro_rules! setters {
@@ -149,6 +153,15 @@ impl ProducerBuilder {
     #[must_use]
     pub fn allow_transaction_version_below_2(mut self, allow: bool) -> Self {
         self.allow_transaction_version_below_2 = allow;
+        self
+    }
+
+    /// Adds an interceptor behind the others: it sees each record that is given to
+    /// [`send`](super::Producer::send) or [`try_send`](super::Producer::try_send), not those of
+    /// [`enqueue`](super::Producer::enqueue), which have no record of their own.
+    #[must_use]
+    pub fn interceptor(mut self, interceptor: impl ProducerInterceptor + 'static) -> Self {
+        self.interceptors.add(Arc::new(interceptor));
         self
     }
 
@@ -206,6 +219,7 @@ impl ProducerBuilder {
             max_in_flight: self.max_in_flight.unwrap_or(5),
             delivery_timeout: self.delivery_timeout.unwrap_or(Duration::from_secs(120)),
             allow_transaction_version_below_2: self.allow_transaction_version_below_2,
+            interceptors: self.interceptors,
             client: self.client,
         };
         config.check(self.delivery_timeout.is_some())

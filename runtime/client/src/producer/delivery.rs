@@ -247,6 +247,21 @@ impl Delivery {
         }
     }
 
+    /// Calls `callback` with the outcome, beside whoever waits for it.
+    pub(super) fn also_on_resolved(
+        &self,
+        callback: impl FnOnce(Result<RecordMetadata, DeliveryError>) + Send + 'static,
+    ) {
+        match &self.state {
+            DeliveryState::Batch {
+                batch,
+                index,
+                timestamp,
+            } => batch.on_resolved(*index, *timestamp, Box::new(callback)),
+            DeliveryState::Refused(error) => callback(Err(error.clone())),
+        }
+    }
+
     /// Calls `callback` with the outcome instead of waiting for it: on the sender's task, in the
     /// order of the records of a partition, or at once where the outcome is known. It must not
     /// block.

@@ -10,6 +10,7 @@ pub mod config;
 mod delivery;
 mod drain;
 mod idempotence;
+mod interceptor;
 mod outcome;
 pub mod partitioner;
 mod record;
@@ -28,6 +29,7 @@ use self::accumulator::{Accumulator, Incoming, Limits, Refusal};
 pub use self::config::{Acks, ProducerBuilder, ProducerConfig};
 pub use self::delivery::Delivery;
 pub use self::idempotence::ProducerIdentity;
+pub use self::interceptor::{InterceptorError, Interceptors, ProducerInterceptor};
 pub use self::record::{ProducerRecord, RecordMetadata};
 use self::sender::{Command, Sender};
 use self::shared::Shared;
@@ -182,10 +184,18 @@ impl Producer {
     /// Where the call is wrong: no open transaction, a closed producer, a record that can never be
     /// sent, a partition that does not exist. What goes wrong on the way (a full buffer, missing
     /// metadata, the broker's refusal) comes out of the [`Delivery`].
-    pub async fn send(&self, record: ProducerRecord) -> Result<Delivery, UsageError> {
+    pub async fn send(&self, mut record: ProducerRecord) -> Result<Delivery, UsageError> {
+        let interceptors = &self.handle.config.interceptors;
+        interceptors.on_send(&mut record)?;
+        let delivery = self.accept(&record).await?;
+        interceptors.watch(&delivery);
+        Ok(delivery)
+    }
+
+    async fn accept(&self, record: &ProducerRecord) -> Result<Delivery, UsageError> {
         let mut blocked_since = None;
         loop {
-            let blocked = match self.try_send(&record) {
+            let blocked = match self.append(record) {
                 Ok(delivery) => return Ok(delivery),
                 Err(EnqueueError::Usage(error)) => {
                     if !self.refreshed_for(&error, &mut blocked_since).await {
@@ -237,6 +247,18 @@ impl Producer {
     /// # Errors
     /// Where it is not, or the call is wrong. Nothing was sent then.
     pub fn try_send(&self, record: &ProducerRecord) -> Result<Delivery, EnqueueError> {
+        let interceptors = &self.handle.config.interceptors;
+        if interceptors.is_empty() {
+            return self.append(record);
+        }
+        let mut record = record.clone();
+        interceptors.on_send(&mut record)?;
+        let delivery = self.append(&record)?;
+        interceptors.watch(&delivery);
+        Ok(delivery)
+    }
+
+    fn append(&self, record: &ProducerRecord) -> Result<Delivery, EnqueueError> {
         let clock = self.handle.cluster.clock();
         let timestamp = record.timestamp.unwrap_or_else(|| clock.now_ms());
         let headers: Vec<(&str, Option<&[u8]>)> = record

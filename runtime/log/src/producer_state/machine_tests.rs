@@ -94,6 +94,7 @@ fn p2_retry_of_the_sixth_oldest_batch_is_out_of_order() {
     );
 }
 
+// Row 12.
 #[test]
 fn p3_a_gap_is_out_of_order_and_the_right_batch_is_accepted_afterwards() {
     let entry = entry_after(3, &six());
@@ -133,6 +134,7 @@ fn p4_sequences_wrap_also_inside_a_batch() {
     );
 }
 
+// Row 23.
 #[test]
 fn p5_a_lower_epoch_is_fenced_whoever_appends() {
     let entry = entry_after(3, &six());
