@@ -219,3 +219,39 @@ async fn a_coordinator_that_is_loading_is_waited_for() {
         .unwrap_err();
     assert!(matches!(error, ClusterError::Coordinator { .. }), "{error}");
 }
+
+/// Workers have runtimes without sockets, which closures block and which end before the client
+/// does.
+#[test]
+fn a_connection_lives_where_its_cluster_began_whoever_asks_for_it() {
+    let home = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let broker = ScriptedBroker::new(&[("orders", 3)]);
+    let cluster = home.block_on(async { cluster(&broker) });
+    let ask = || async {
+        let node = cluster.any_node()?;
+        let request = MetadataRequest::default();
+        let asked = cluster.request(node, request, Duration::from_secs(5)).await;
+        asked.map(drop).map_err(ClusterError::from)
+    };
+    let guest = std::thread::scope(|scope| {
+        let guest = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .unwrap();
+            runtime.block_on(ask())
+        });
+        guest.join().unwrap()
+    });
+    guest.unwrap();
+    home.block_on(ask()).unwrap();
+    assert_eq!(
+        broker.lock().connections,
+        1,
+        "the guest's end took its connection with it"
+    );
+}

@@ -38,6 +38,10 @@ pub struct ConsumerConfig {
     pub isolation: Isolation,
     /// Where to begin without a valid position (`auto.offset.reset`, default latest).
     pub auto_offset_reset: AutoOffsetReset,
+    /// Whether a position that the log does not hold is an error instead of a reason to reset. Not
+    /// a Kafka setting; default false, as Kafka does it. A reset skips what retention has removed,
+    /// and reads again what a shorter log still has.
+    pub out_of_range_fails: bool,
     /// Most records of one poll (`max.poll.records`, 500).
     pub max_poll_records: usize,
     /// Longest time between polls of a group member (`max.poll.interval.ms`, 300 s).
@@ -60,8 +64,9 @@ pub struct ConsumerConfig {
     /// Most bytes of one partition in an answer, and the amount that is kept ready for `poll` by
     /// partition (`max.partition.fetch.bytes`, 1 MiB).
     pub max_partition_fetch_bytes: i32,
-    /// Nothing is fetched while this much is ready for `poll`, all partitions together. Not a
-    /// Kafka setting; 64 MiB. A record in use keeps its whole answer in memory beyond that.
+    /// Nothing is fetched while this much is ready for `poll`, all partitions together but for
+    /// paused ones. Not a Kafka setting; 64 MiB. A record in use keeps its whole answer in memory
+    /// beyond that.
     pub fetch_buffer_bytes: usize,
     /// Whether checksums are verified (`check.crcs`, true).
     pub check_crcs: bool,
@@ -84,6 +89,7 @@ impl Default for ConsumerConfig {
             group_instance_id: None,
             isolation: Isolation::ReadCommitted,
             auto_offset_reset: AutoOffsetReset::Latest,
+            out_of_range_fails: false,
             max_poll_records: 500,
             max_poll_interval: Duration::from_secs(300),
             session_timeout: Duration::from_secs(45),
@@ -225,6 +231,13 @@ impl ConsumerBuilder {
         self
     }
 
+    /// Makes a position that the log does not hold an error of `poll`, whatever
+    /// `auto.offset.reset` says: default false.
+    pub fn out_of_range_fails(mut self, fails: bool) -> Self {
+        self.config.out_of_range_fails = fails;
+        self
+    }
+
     /// `max.poll.records`: default 500.
     pub fn max_poll_records(mut self, records: usize) -> Self {
         self.config.max_poll_records = records;
@@ -285,7 +298,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Bytes kept ready for `poll`, all partitions together: default 64 MiB.
+    /// Bytes kept ready for `poll`, all partitions together but for paused ones: default 64 MiB.
     pub fn fetch_buffer_bytes(mut self, bytes: usize) -> Self {
         self.config.fetch_buffer_bytes = bytes;
         self

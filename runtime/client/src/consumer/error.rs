@@ -62,7 +62,7 @@ pub enum ConsumerError {
     /// The position is not in the log (any more), and there is no rule for that.
     #[error(
         "{topic_partition}: offset {offset} is not in the log (which starts at {log_start_offset}) \
-         and auto.offset.reset=none; records may have been lost to retention: seek(..) to an \
+         and no auto.offset.reset applies; records may have been lost to retention: seek(..) to an \
          offset that exists, or set auto_offset_reset"
     )]
     OffsetOutOfRange {

@@ -427,7 +427,8 @@ impl Fetcher {
                     positions.release(target, again_ms);
                     return;
                 }
-                match self.core.reset() {
+                let reset = self.core.reset();
+                match reset.filter(|_| !self.core.config.out_of_range_fails) {
                     Some(reset) => positions.found(target, reset),
                     None => positions.fail(
                         target,

@@ -118,6 +118,7 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferLimits {
     pub(crate) partition_bytes: usize,
+    /// Of all partitions that are not paused.
     pub(crate) total_bytes: usize,
 }
 
@@ -263,9 +264,12 @@ impl Positions {
         now_ms: i64,
         mut may: impl FnMut(&TopicPartition) -> bool,
     ) -> Vec<Target> {
+        // What waits in paused partitions is bounded by each one's own limit, and nobody takes it
+        // now: it must not stop the others.
         let buffered: usize = self
             .partitions
             .values()
+            .filter(|state| !state.paused)
             .map(PartitionState::buffered_bytes)
             .sum();
         if buffered >= self.limits.total_bytes {

@@ -86,7 +86,10 @@ impl Consumer {
     /// # Errors
     /// Where a partition is not assigned; those before it are paused.
     pub fn pause(&self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
-        self.set_paused(partitions, true)
+        self.set_paused(partitions, true)?;
+        // What they have buffered counts no more, so others may be fetched.
+        self.inner.core.for_fetcher.notify_one();
+        Ok(())
     }
 
     /// Lets paused partitions go on.

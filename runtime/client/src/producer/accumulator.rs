@@ -267,6 +267,13 @@ impl Accumulator {
         batch
     }
 
+    /// Makes the first batch of a partition one that cannot be built.
+    #[cfg(test)]
+    pub(super) fn spoil_head(&mut self, index: usize) {
+        let head = self.partitions[index].batches.front_mut();
+        head.expect("a batch").builder.clear();
+    }
+
     /// How much the first batch of a partition would take in a request.
     pub(super) fn head_size_bytes(&self, index: usize) -> usize {
         let head = self

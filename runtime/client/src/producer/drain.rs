@@ -340,8 +340,8 @@ impl Sender {
                 Some(lane.outstanding.len() - 1)
             }
             Err(error) => {
-                // The sequences are used up and nothing carries them.
-                lane.broken = true;
+                // Nothing carries these sequences, so the next batch has them.
+                lane.take_back(stamp);
                 let cause = Arc::from(error.to_string());
                 let topic_partition = batch.state.topic_partition.clone();
                 self.shared.fail_transaction(&Arc::clone(&cause));

@@ -153,6 +153,13 @@ impl Lane {
         }
     }
 
+    /// The batch with this stamp, the last one, was never made: its sequences are the next again.
+    pub(super) fn take_back(&mut self, stamp: ProducerStamp) {
+        if self.identity.is_some() {
+            self.next_sequence = stamp.base_sequence;
+        }
+    }
+
     /// Takes a new identity and numbers everything that is left from 0.
     pub(super) fn renumber(&mut self, identity: ProducerIdentity) -> Result<(), BatchError> {
         self.identity = Some(identity);

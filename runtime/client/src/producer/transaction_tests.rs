@@ -617,3 +617,63 @@ async fn a_commit_in_doubt_that_is_then_refused_is_ended_by_a_new_epoch_not_by_a
     assert_eq!(broker.received(ApiKey::InitProducerId).len(), 2);
     producer.begin().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_cannot_be_built_costs_its_transaction_and_not_its_partition() {
+    let broker = ScriptedBroker::new(&[("out", 1)]);
+    let producer = ready(&broker).await;
+    for round in 0..3 {
+        producer.begin().unwrap();
+        let lost = producer.send(record("lost")).await.unwrap();
+        producer.handle.shared.lock().spoil_head(0);
+        producer.flush().await.unwrap();
+        lost.await.unwrap_err();
+        let error = producer.commit().await.unwrap_err();
+        assert!(
+            matches!(error, TransactionError::Abortable { .. }),
+            "{error}"
+        );
+        producer.abort().await.unwrap();
+        producer.begin().unwrap();
+        let text = round.to_string();
+        producer.send(record(&text)).await.unwrap().await.unwrap();
+        producer.commit().await.unwrap();
+    }
+    assert_eq!(broker.values("out", 0), ["0", "1", "2"]);
+}
+
+/// The coordinator's time-out took the producer's epoch; nobody else has one.
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_comes_after_the_coordinators_time_out_is_abortable() {
+    for before in [None, Some(Step::Disconnect)] {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        let producer = ready(&broker).await;
+        producer.begin().unwrap();
+        drop(producer.send(record("late")).await.unwrap());
+        producer.flush().await.unwrap();
+        let fenced = Step::Error(ErrorCode::PRODUCER_FENCED);
+        let steps: Vec<_> = before.into_iter().chain([fenced]).collect();
+        broker.script(ApiKey::EndTxn, &steps);
+        let error = producer.commit().await.unwrap_err();
+        let TransactionError::Abortable { code, .. } = &error else {
+            panic!("{before:?}: {error}");
+        };
+        assert_eq!(*code, Some(ErrorCode::PRODUCER_FENCED));
+        let text = error.to_string();
+        assert!(text.contains("transaction.timeout.ms"), "{text}");
+        assert_eq!(
+            broker
+                .received(ApiKey::InitProducerId)
+                .last()
+                .unwrap()
+                .producer,
+            Some((1000, 0)),
+            "it asks with the epoch it had, which a successor's would refuse"
+        );
+        producer.abort().await.unwrap();
+        producer.begin().unwrap();
+        drop(producer.send(record("again")).await.unwrap());
+        producer.commit().await.unwrap();
+        assert_eq!(ends(&broker).last(), Some(&(true, 1)));
+    }
+}

@@ -609,3 +609,46 @@ async fn a_busy_partition_is_not_held_up_by_the_long_poll_of_an_idle_one() {
     let fetches = broker.count(ApiKey::Fetch);
     assert!(fetches < 700, "{fetches} fetches in {:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_paused_partitions_does_not_stop_the_others() {
+    let broker = FakeBroker::new(&[("a", 2)]);
+    let large = "x".repeat(300);
+    broker.with("a", 0, |log| log.write(&[&large]));
+    let consumer = connect(&broker, Consumer::builder().fetch_buffer_bytes(200)).await;
+    consumer.assign(vec![tp("a", 0), tp("a", 1)]).unwrap();
+    // It arrives, fills the whole buffer, and is not taken.
+    tokio::time::sleep(SECOND).await;
+    consumer.pause(&[tp("a", 0)]).unwrap();
+    broker.with("a", 1, |log| log.write(&["1"]));
+    assert_eq!(values(&consumer.poll(5 * SECOND).await.unwrap()), ["1"]);
+    // Those that are not paused keep to the limit: one that is full stops the rest.
+    consumer.resume(&[tp("a", 0)]).unwrap();
+    consumer.pause(&[tp("a", 1)]).unwrap();
+    assert_eq!(values(&consumer.poll(SECOND).await.unwrap()), [large]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_position_outside_the_log_is_an_error_where_that_was_asked_for() {
+    for (position, error_expected) in [(2, true), (9, true), (3, false), (5, false)] {
+        let broker = FakeBroker::new(&[("a", 1)]);
+        broker.with("a", 0, |log| {
+            for value in ["0", "1", "2", "3", "4"] {
+                log.write(&[value]);
+            }
+            log.start = 3;
+        });
+        let builder = Consumer::builder().out_of_range_fails(true);
+        let consumer = connect(&broker, builder).await;
+        consumer.assign(vec![tp("a", 0)]).unwrap();
+        consumer.seek(&tp("a", 0), position).unwrap();
+        let polled = consumer.poll(SECOND).await;
+        match polled {
+            Err(ConsumerError::OffsetOutOfRange { offset, .. }) if error_expected => {
+                assert_eq!(offset, position);
+            }
+            Ok(_) if !error_expected => {}
+            other => panic!("{position}: {other:?}"),
+        }
+    }
+}
