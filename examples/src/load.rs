@@ -17,8 +17,10 @@ use bytes::Bytes;
 use millstream::TopicPartition;
 use millstream::client::consumer::Consumer;
 use millstream::client::{
-    Admin, GroupMetadata, IntoTransport, OffsetAndMetadata, Producer, ProducerRecord, Transport,
+    Admin, GroupMetadata, IntoTransport, NewTopic, OffsetAndMetadata, Producer, ProducerRecord,
+    Transport,
 };
+use millstream::formats::protocol::ErrorCode;
 
 use crate::data::{self, RawRecord};
 
@@ -47,17 +49,28 @@ pub struct Load {
     pub orders: Option<u64>,
 }
 
+/// Largest batch that the output topics take: what comes out of an order, or goes to the dead
+/// letters, is larger than what came in.
+const OUTPUT_BYTES_MAX: &str = "4194304";
+
 /// Creates the topics that do not exist.
 ///
 /// # Errors
 /// Where the broker refuses one for another reason.
 pub async fn create_topics(transport: &Arc<dyn Transport>) -> anyhow::Result<()> {
     let admin = Admin::connect(transport).await?;
-    for topic in TOPICS {
-        admin
-            .create_topic_if_absent(topic, PARTITIONS)
-            .await
-            .with_context(|| format!("topic {topic} could not be created"))?;
+    for name in TOPICS {
+        let mut topic = NewTopic::new(name, PARTITIONS);
+        if name.starts_with("orders.") {
+            topic = topic.config("max.message.bytes", OUTPUT_BYTES_MAX);
+        }
+        match admin.create_topic(&topic).await {
+            Ok(()) => {}
+            Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("topic {name} could not be created"));
+            }
+        }
     }
     Ok(())
 }

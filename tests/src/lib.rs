@@ -6,6 +6,7 @@
 //! | [`process`] | a child process: killed, stopped, woken, ended by its id |
 //! | [`deployment`] | broker and job as processes, apart or in one |
 //! | [`feeder`] | a producer that sends all the time and remembers what was acknowledged |
+//! | [`gate`] | a way to a broker on which a test holds up frames, or lets nothing pass |
 //! | [`points`] | the named points at which a process can be told to die |
 //! | [`series`] | rounds of work and kills |
 //! | [`copying`] | a small job for tests in virtual time |
@@ -20,6 +21,7 @@ pub mod binaries;
 pub mod copying;
 pub mod deployment;
 pub mod feeder;
+pub mod gate;
 pub mod invariants;
 pub mod oracle;
 pub mod points;

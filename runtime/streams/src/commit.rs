@@ -18,7 +18,6 @@ use millstream_client::{GroupMetadata, OffsetAndMetadata, Producer};
 use millstream_protocol::TopicPartition;
 use tokio::time::Instant;
 
-use crate::config::StreamsConfig;
 use crate::error::StreamsError;
 use crate::failpoint;
 use crate::poison::PoisonPolicy;
@@ -167,14 +166,13 @@ impl Metadata {
 
 /// Ends the producer's open transaction with these offsets inside it.
 ///
-/// An answer that does not come leaves the outcome unknown. Then the same commit is asked for again
-/// until the delivery timeout is over (rows 123 and 127): the records may be committed already, so
-/// they are neither aborted nor sent again.
+/// An answer that does not come leaves the outcome unknown. Then the producer asks for the same
+/// commit again until its `max.block.ms`, which is the delivery timeout, is over (rows 123 and
+/// 127): the records may be committed already, so they are neither aborted nor sent again.
 pub(crate) async fn transaction(
     producer: &Producer,
     group: &GroupMetadata,
     offsets: &[(TopicPartition, OffsetAndMetadata)],
-    config: &StreamsConfig,
 ) -> Result<(), StreamsError> {
     // Offsets do not wait for the outputs, nor these for them: only the end of the transaction
     // waits for both.
@@ -194,22 +192,9 @@ pub(crate) async fn transaction(
     sent?;
     flushed?;
     failpoint::hit("streams.before-end");
-    let give_up = Instant::now() + config.delivery_timeout;
-    loop {
-        match producer.commit().await {
-            Ok(()) => {
-                failpoint::hit("streams.after-end");
-                return Ok(());
-            }
-            Err(error) => {
-                let error = StreamsError::from(error);
-                if !error.is_unanswered() || Instant::now() >= give_up {
-                    return Err(error);
-                }
-                tracing::warn!(%error, "the outcome of a commit is unknown, asking for it again");
-            }
-        }
-    }
+    producer.commit().await?;
+    failpoint::hit("streams.after-end");
+    Ok(())
 }
 
 /// At least once: outputs first, and the offsets once they are acknowledged.

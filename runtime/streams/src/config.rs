@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_client::ClientConfig;
+use millstream_client::consumer::AutoOffsetReset;
 
 use crate::error::StreamsError;
 use crate::poison::PoisonPolicy;
@@ -65,6 +66,9 @@ pub(crate) struct StreamsConfig {
     pub(crate) batch_size: usize,
     pub(crate) buffer_memory: usize,
     pub(crate) max_poll_records: usize,
+    pub(crate) max_request_size: usize,
+    /// Only what the user has chosen.
+    pub(crate) auto_offset_reset: Option<AutoOffsetReset>,
 }
 
 impl StreamsConfig {
@@ -87,6 +91,8 @@ impl StreamsConfig {
             batch_size: 128 * 1024,
             buffer_memory: 32 * 1024 * 1024,
             max_poll_records: 1_000,
+            max_request_size: 4 * 1024 * 1024,
+            auto_offset_reset: None,
         }
     }
 
@@ -104,6 +110,20 @@ impl StreamsConfig {
             "batch.size" => self.batch_size = parse(name, value)?,
             "buffer.memory" => self.buffer_memory = parse(name, value)?,
             "max.poll.records" => self.max_poll_records = parse(name, value)?,
+            "max.request.size" => self.max_request_size = parse(name, value)?,
+            "auto.offset.reset" => {
+                self.auto_offset_reset = Some(match value {
+                    "earliest" => AutoOffsetReset::Earliest,
+                    "latest" => AutoOffsetReset::Latest,
+                    other => {
+                        return Err(StreamsError::Config(format!(
+                            "auto.offset.reset={other}: it is earliest or latest; left out, a \
+                             partition without a committed offset begins at its first record, and \
+                             an offset that the log does not hold is an error"
+                        )));
+                    }
+                });
+            }
             "group.instance.id" => self.group_instance_id = Some(value.to_owned()),
             "transactional.id" => value.clone_into(&mut self.transactional_id),
             "processing.guarantee" => {
@@ -187,6 +207,17 @@ impl StreamsConfig {
         Ok(())
     }
 
+    /// Where a partition begins that has no committed offset.
+    pub(crate) fn begins(&self) -> AutoOffsetReset {
+        self.auto_offset_reset.unwrap_or(AutoOffsetReset::Earliest)
+    }
+
+    /// Whether a position that the log does not hold ends the instance: under exactly-once, unless
+    /// the user has chosen what becomes of it.
+    pub(crate) fn out_of_range_fails(&self) -> bool {
+        self.guarantee == Guarantee::ExactlyOnce && self.auto_offset_reset.is_none()
+    }
+
     /// Every effective setting by Kafka's name.
     pub(crate) fn effective(&self) -> BTreeMap<String, String> {
         let ms = |duration: Duration| duration.as_millis().to_string();
@@ -208,6 +239,15 @@ impl StreamsConfig {
             ("batch.size", self.batch_size.to_string()),
             ("buffer.memory", self.buffer_memory.to_string()),
             ("max.poll.records", self.max_poll_records.to_string()),
+            ("max.request.size", self.max_request_size.to_string()),
+            (
+                "auto.offset.reset",
+                match self.auto_offset_reset {
+                    Some(AutoOffsetReset::Latest) => "latest".to_owned(),
+                    Some(_) => "earliest".to_owned(),
+                    None => String::new(),
+                },
+            ),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -259,6 +299,29 @@ mod tests {
         assert_eq!(config.effective()["commit.interval.ms"], "7");
         assert_eq!(config.effective()["isolation.level"], "read_committed");
         config.set("no.such.setting", "1").expect_err("unknown");
+    }
+
+    #[test]
+    fn an_offset_outside_the_log_ends_an_exactly_once_job_unless_a_reset_was_chosen() {
+        let mut config = StreamsConfig::new("app");
+        assert_eq!(config.begins(), AutoOffsetReset::Earliest);
+        assert!(config.out_of_range_fails());
+        let refused = config
+            .set("auto.offset.reset", "none")
+            .expect_err("unknown");
+        assert!(
+            refused.to_string().contains("earliest or latest"),
+            "{refused}"
+        );
+        config
+            .set("auto.offset.reset", "latest")
+            .expect("a plain setting");
+        assert_eq!(config.begins(), AutoOffsetReset::Latest);
+        assert!(!config.out_of_range_fails());
+        assert_eq!(config.effective()["auto.offset.reset"], "latest");
+        config.auto_offset_reset = None;
+        config.guarantee = Guarantee::AtLeastOnce;
+        assert!(!config.out_of_range_fails());
     }
 
     #[test]

@@ -62,6 +62,43 @@ pub enum StreamsError {
         /// Why.
         cause: BoxError,
     },
+    /// A poison record that the dead-letter topic would not take.
+    #[error(
+        "the record at {partition}, offset {offset}, cannot be processed ({cause}), and as a dead \
+         letter of {size_bytes} bytes it does not fit into {topic}, which takes {limit_bytes}: \
+         raise max.message.bytes of that topic and max.request.size of the application"
+    )]
+    DeadLetterTooLarge {
+        /// Partition of the record.
+        partition: TopicPartition,
+        /// Offset of the record.
+        offset: i64,
+        /// The dead-letter topic.
+        topic: std::sync::Arc<str>,
+        /// Size of the record with the shortest headers.
+        size_bytes: usize,
+        /// What the topic takes.
+        limit_bytes: usize,
+        /// Why the record could not be processed.
+        cause: BoxError,
+    },
+    /// A position that the log does not hold, and no rule for that.
+    #[error(
+        "the group is at offset {offset} of {partition}, and the log holds {log_start} to {log_end} \
+         (exclusive): records were removed before they were processed, or the log was put back \
+         to an earlier state; to go on all the same, at the price of records skipped or processed \
+         twice, set auto.offset.reset to earliest or latest"
+    )]
+    OffsetOutOfRange {
+        /// The partition.
+        partition: TopicPartition,
+        /// The group's offset, or the position that followed from it.
+        offset: i64,
+        /// The first offset that the log still has; -1 where the broker could not be asked.
+        log_start: i64,
+        /// The offset behind its last record; -1 where the broker could not be asked.
+        log_end: i64,
+    },
     /// One record takes longer than a transaction may last: it could never be committed.
     #[error(
         "processing one record of {partition} (offset {offset}) took {took_ms} ms, a transaction may last {timeout_ms} ms \
@@ -72,7 +109,7 @@ pub enum StreamsError {
         partition: TopicPartition,
         /// Offset of the record.
         offset: i64,
-        /// How long the transaction had been open when the record was done.
+        /// How long its processing took.
         took_ms: u64,
         /// The transaction timeout.
         timeout_ms: u64,
@@ -180,18 +217,6 @@ impl StreamsError {
             ),
             _ => false,
         }
-    }
-
-    /// Whether the same commit is to be asked for again: it may have taken effect, or no
-    /// coordinator could be reached.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        use millstream_client::TransactionError;
-        matches!(
-            self,
-            Self::Transaction(
-                TransactionError::CommitInDoubt { .. } | TransactionError::Timeout { .. }
-            )
-        )
     }
 
     /// Whether a commit was refused because the group has moved on.

@@ -32,7 +32,7 @@ use crate::progress::{Progress, ProgressLog};
 use crate::reader::{Reader, WorkerHandle};
 use crate::task::GlobalStores;
 use crate::topology::Topology;
-use crate::worker::{Channels, Control, Worker};
+use crate::worker::{Channels, Control, SizeLimits, Worker};
 
 /// Batches that may wait in front of a worker.
 const QUEUE_BATCHES: usize = 8;
@@ -223,6 +223,7 @@ impl Start {
         self.fence_surplus_workers().await?;
         let stores = self.topology.global_stores();
         let global = self.fill_globals(&stores).await?;
+        let limits = self.size_limits().await;
         let progress = ProgressLog::new();
         let (stop, stopped) = watch::channel(false);
         let (rewinds, rewound) = mpsc::unbounded_channel();
@@ -248,7 +249,7 @@ impl Start {
                     records: batches,
                     rewinds: rewinds.clone(),
                 },
-                progress.clone(),
+                (progress.clone(), limits.clone()),
             ));
         }
         let controls: Vec<_> = handles
@@ -294,6 +295,7 @@ impl Start {
             .linger_ms(millis(config.linger))
             .batch_size(config.batch_size)
             .buffer_memory(config.buffer_memory)
+            .max_request_size(config.max_request_size)
             .delivery_timeout_ms(millis(config.delivery_timeout))
             // Whatever waits for a broker that is away waits as long as a record may.
             .max_block_ms(millis(config.delivery_timeout));
@@ -306,6 +308,17 @@ impl Start {
         let producer = builder.connect(&self.transport).await?;
         producer.init_transactions().await?;
         Ok(producer)
+    }
+
+    async fn size_limits(&self) -> SizeLimits {
+        let (admin, config) = (self.admin(), &self.config);
+        SizeLimits::ask(
+            &admin,
+            &self.topology,
+            &config.poison,
+            config.max_request_size,
+        )
+        .await
     }
 
     fn admin(&self) -> Admin {
@@ -363,7 +376,8 @@ impl Start {
             .client(config.client.clone())
             .group_id(config.application_id.to_string())
             .isolation(Isolation::ReadCommitted)
-            .auto_offset_reset(AutoOffsetReset::Earliest)
+            .auto_offset_reset(config.begins())
+            .out_of_range_fails(config.out_of_range_fails())
             .max_poll_records(config.max_poll_records)
             .session_timeout_ms(millis(config.session_timeout))
             .heartbeat_interval_ms(millis(config.heartbeat_interval))
@@ -511,25 +525,15 @@ impl RunningStreams {
     ) -> BoxFuture<'a, Result<(), StreamsError>> {
         Box::pin(async move {
             const ASK_GROUP_EVERY: Duration = Duration::from_millis(200);
-            let mut changed = self.progress.subscribe();
+            let progress = self.progress.clone();
+            let mut changed = progress.subscribe();
             let (admin, group_id) = (self.admin.clone(), self.group.clone());
-            let mut ask = tokio::time::Instant::now();
-            loop {
-                if self.progress.snapshot().reaches(ends) {
-                    return Ok(());
-                }
-                if tokio::time::Instant::now() >= ask {
+            // Goes on beside the instance's own progress, however long an answer takes.
+            let group_reached = async {
+                loop {
                     // A broker that is away for a moment is the instance's affair; it ends with an
                     // error where it is away for too long.
-                    let group = tokio::select! {
-                        biased;
-                        ended = self.ended() => {
-                            ended?;
-                            return Err(ended_already());
-                        }
-                        _ = changed.changed() => continue,
-                        found = admin.group_offsets(&group_id) => found.unwrap_or_default(),
-                    };
+                    let group = admin.group_offsets(&group_id).await.unwrap_or_default();
                     let done = ends.iter().all(|(partition, &end)| {
                         end == 0
                             || group
@@ -537,10 +541,13 @@ impl RunningStreams {
                                 .is_some_and(|found| found.offset >= end)
                     });
                     if done {
-                        return Ok(());
+                        return;
                     }
-                    ask = tokio::time::Instant::now() + ASK_GROUP_EVERY;
+                    tokio::time::sleep(ASK_GROUP_EVERY).await;
                 }
+            };
+            let mut group_reached = std::pin::pin!(group_reached);
+            while !progress.snapshot().reaches(ends) {
                 tokio::select! {
                     biased;
                     ended = self.ended() => {
@@ -548,9 +555,10 @@ impl RunningStreams {
                         return Err(ended_already());
                     }
                     _ = changed.changed() => {}
-                    () = tokio::time::sleep_until(ask) => {}
+                    () = &mut group_reached => return Ok(()),
                 }
             }
+            Ok(())
         })
     }
 

@@ -30,24 +30,25 @@ impl PoisonPolicy {
     }
 }
 
-/// Bytes of an error header, at most.
-const HEADER_BYTES_MAX: usize = 2048;
+/// Bytes of a text among the error headers, at most.
+pub(crate) const HEADER_BYTES_MAX: usize = 2048;
 
-/// The six headers of KIP-1034, as UTF-8 text, partition and offset in decimal.
+/// The six headers of KIP-1034, as UTF-8 text, partition and offset in decimal. `place` is topic,
+/// partition and offset of the record; texts about it are cut at `text_bytes_max`.
 pub(crate) fn error_headers(
     operator: &str,
     cause: &(dyn std::error::Error + Send + Sync),
-    topic: &str,
-    partition: i32,
-    offset: i64,
+    place: (&str, i32, i64),
+    text_bytes_max: usize,
 ) -> Vec<(&'static str, Option<Bytes>)> {
     // A cause can quote a whole record; a dead letter must not become too large to be written.
     let text = |text: String| {
-        let end = text.floor_char_boundary(HEADER_BYTES_MAX);
+        let end = text.floor_char_boundary(text_bytes_max);
         Some(Bytes::copy_from_slice(
             text.get(..end).unwrap_or_default().as_bytes(),
         ))
     };
+    let (topic, partition, offset) = place;
     let mut chain = format!("{operator}: {cause}");
     let mut source = cause.source();
     while let Some(inner) = source {
@@ -59,8 +60,14 @@ pub(crate) fn error_headers(
         ("__streams.errors.exception", text(operator.to_owned())),
         ("__streams.errors.message", text(cause.to_string())),
         ("__streams.errors.stacktrace", text(chain)),
-        ("__streams.errors.topic", text(topic.to_owned())),
-        ("__streams.errors.partition", text(partition.to_string())),
-        ("__streams.errors.offset", text(offset.to_string())),
+        (
+            "__streams.errors.topic",
+            Some(Bytes::copy_from_slice(topic.as_bytes())),
+        ),
+        (
+            "__streams.errors.partition",
+            Some(partition.to_string().into()),
+        ),
+        ("__streams.errors.offset", Some(offset.to_string().into())),
     ]
 }

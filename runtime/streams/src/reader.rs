@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use millstream_client::consumer::{Consumer, ConsumerRecords, RebalanceListener};
+use millstream_client::consumer::{
+    AutoOffsetReset, Consumer, ConsumerError, ConsumerRecords, RebalanceListener,
+};
 use millstream_protocol::TopicPartition;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -21,6 +23,9 @@ use crate::worker::{Batch, Control, Handover};
 
 /// How long a poll waits where nothing comes; requests of workers interrupt it.
 const POLL_WAIT: Duration = Duration::from_millis(500);
+
+/// How long the broker is asked for what only makes an error's text better.
+const EXPLAIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A worker seen from the reader.
 #[derive(Debug)]
@@ -176,16 +181,51 @@ impl Reader {
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
                 handed_over = self.hand_over() => handed_over?,
             }
-            tokio::select! {
+            let polled = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
                 rewind = self.rewinds.recv() => match rewind {
-                    Some(rewind) => self.ownership.lock().rewinding.push(rewind),
+                    Some(rewind) => {
+                        self.ownership.lock().rewinding.push(rewind);
+                        continue;
+                    }
                     None => return Ok(()),
                 },
-                worker = first_room(&self.workers, &self.waiting) => self.refill(worker)?,
-                polled = self.consumer.poll(POLL_WAIT) => self.route(polled?)?,
+                worker = first_room(&self.workers, &self.waiting) => {
+                    self.refill(worker)?;
+                    continue;
+                }
+                polled = self.consumer.poll(POLL_WAIT) => polled,
+            };
+            match polled {
+                Ok(polled) => self.route(polled)?,
+                Err(error) => return Err(self.explain(error).await),
             }
+        }
+    }
+
+    /// Says what the log holds where it is not the position.
+    async fn explain(&self, error: ConsumerError) -> StreamsError {
+        let ConsumerError::OffsetOutOfRange {
+            topic_partition: partition,
+            offset,
+            ..
+        } = error
+        else {
+            return error.into();
+        };
+        let asked = std::slice::from_ref(&partition);
+        let both = async {
+            let starts = self.consumer.beginning_offsets(asked).await?;
+            Ok::<_, ConsumerError>((starts, self.consumer.end_offsets(asked).await?))
+        };
+        let found = tokio::time::timeout(EXPLAIN_PATIENCE, both).await;
+        let (starts, ends) = found.ok().and_then(Result::ok).unwrap_or_default();
+        StreamsError::OffsetOutOfRange {
+            log_start: starts.get(&partition).copied().unwrap_or(-1),
+            log_end: ends.get(&partition).copied().unwrap_or(-1),
+            partition,
+            offset,
         }
     }
 
@@ -278,7 +318,10 @@ impl Reader {
             .filter(|partition| committed.get(*partition).is_none_or(Option::is_none))
             .cloned()
             .collect();
-        let beginnings = self.consumer.beginning_offsets(&uncommitted).await?;
+        let beginnings = match self.consumer.config().auto_offset_reset {
+            AutoOffsetReset::Latest => self.consumer.end_offsets(&uncommitted).await?,
+            _ => self.consumer.beginning_offsets(&uncommitted).await?,
+        };
         let mut handovers: BTreeMap<usize, Vec<Handover>> = BTreeMap::new();
         for partition in partitions {
             let found = committed.get(&partition).and_then(Option::as_ref);

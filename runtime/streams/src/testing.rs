@@ -14,7 +14,7 @@ use millstream_protocol::{Headers, TopicPartition};
 use millstream_state::WriteBatch;
 
 use crate::error::StreamsError;
-use crate::poison::{PoisonPolicy, error_headers};
+use crate::poison::{HEADER_BYTES_MAX, PoisonPolicy, error_headers};
 use crate::record::SourceRecord;
 use crate::serde::{Presence, Serdes};
 use crate::task::{GlobalStores, Outcome, Task, TaskEvent, TaskId};
@@ -271,13 +271,8 @@ impl TopologyTestDriver {
             }
         };
         let mut headers = owned_headers(&record.headers);
-        let errors = error_headers(
-            operator,
-            cause.as_ref(),
-            &partition.topic,
-            partition.partition,
-            record.offset,
-        );
+        let place = (&*partition.topic, partition.partition, record.offset);
+        let errors = error_headers(operator, cause.as_ref(), place, HEADER_BYTES_MAX);
         headers.extend(
             errors
                 .into_iter()

@@ -11,12 +11,14 @@
 //! given away.
 //! Never: fetches, heartbeats, or waits for anything but the producer while it holds a record.
 
+mod output;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_client::consumer::{Consumer, PartitionRecords};
-use millstream_client::{EnqueueError, GroupMetadata, OffsetAndMetadata, Producer};
+use millstream_client::{GroupMetadata, OffsetAndMetadata, Producer};
 use millstream_protocol::TopicPartition;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -24,13 +26,13 @@ use tokio::time::Instant;
 use crate::commit::{Open, Rewind};
 use crate::config::{Guarantee, StreamsConfig};
 use crate::error::StreamsError;
-use crate::failpoint;
 use crate::pace::Pace;
-use crate::poison::{PoisonPolicy, error_headers};
 use crate::progress::ProgressLog;
 use crate::record::SourceRecord;
-use crate::task::{Collected, GlobalStores, Outcome, Task, TaskEvent, TaskId, TaskState};
+use crate::task::{GlobalStores, Outcome, Task, TaskEvent, TaskId, TaskState};
 use crate::topology::Topology;
+
+pub(crate) use output::SizeLimits;
 
 /// A partition as it is handed to a worker.
 #[derive(Debug, Clone)]
@@ -86,6 +88,7 @@ pub(crate) struct Worker {
     pub(crate) records: mpsc::Receiver<Batch>,
     pub(crate) rewinds: mpsc::UnboundedSender<Rewind>,
     pub(crate) progress: ProgressLog,
+    limits: SizeLimits,
     tasks: BTreeMap<TopicPartition, Owned>,
     group: Option<GroupMetadata>,
     open: Open,
@@ -95,6 +98,8 @@ pub(crate) struct Worker {
     records_max: u64,
     /// Rewinds since the last commit.
     rewinds_in_a_row: u32,
+    /// How long the record that began the open transaction took.
+    first_took: Duration,
     /// A record that alone took longer than a transaction may last.
     too_slow: Option<(TopicPartition, i64)>,
 }
@@ -124,7 +129,7 @@ impl Worker {
         stores: GlobalStores,
         (producer, consumer): (Producer, Consumer),
         channels: Channels,
-        progress: ProgressLog,
+        (progress, limits): (ProgressLog, SizeLimits),
     ) -> Self {
         let Channels {
             control,
@@ -141,12 +146,14 @@ impl Worker {
             records,
             rewinds,
             progress,
+            limits,
             tasks: BTreeMap::new(),
             group: None,
             open: Open::default(),
             committed_at: Instant::now(),
             records_max: u64::MAX,
             rewinds_in_a_row: 0,
+            first_took: Duration::ZERO,
             too_slow: None,
         }
     }
@@ -154,9 +161,9 @@ impl Worker {
     /// Works until it is told to stop.
     ///
     /// # Errors
-    /// What ends the instance: fencing, a poison record under [`PoisonPolicy::Fail`], a failing
-    /// operator, a transaction that cannot finish within its timeout, a broker that stays away
-    /// longer than the delivery timeout.
+    /// What ends the instance: fencing, a poison record under
+    /// [`Fail`](crate::PoisonPolicy::Fail), a failing operator, a transaction that cannot finish
+    /// within its timeout, a broker that stays away longer than the delivery timeout.
     pub(crate) async fn run(mut self) -> Result<(), StreamsError> {
         let outcome = self.work().await;
         if outcome.is_err() {
@@ -355,13 +362,18 @@ impl Worker {
         partition: &TopicPartition,
         record: SourceRecord,
     ) -> Result<(), StreamsError> {
-        if !self.open.is_dirty() {
-            self.begin()?;
-        }
+        let began = if self.open.is_dirty() {
+            None
+        } else {
+            Some(self.begin()?)
+        };
         let Some(owned) = self.tasks.get_mut(partition) else {
             return Ok(());
         };
         let mut outcome = owned.task.process(&record)?;
+        if let Some(began) = began {
+            self.first_took = began.elapsed();
+        }
         owned.task.next_offset = Some(record.offset + 1);
         self.open.read(partition, record.offset + 1);
         if let Some(oversize) = self.oversize_output(partition) {
@@ -376,103 +388,14 @@ impl Worker {
     }
 
     /// Begins a transaction: a note in the producer, no request.
-    fn begin(&mut self) -> Result<(), StreamsError> {
+    fn begin(&mut self) -> Result<Instant, StreamsError> {
         if self.config.guarantee == Guarantee::ExactlyOnce {
             self.producer.begin()?;
         }
-        self.open.begin(Instant::now());
-        Ok(())
-    }
-
-    /// Stage `collect` ends here: the outputs of one record go to the producer's accumulator.
-    async fn send_collected(&mut self, partition: &TopicPartition) -> Result<(), StreamsError> {
-        let Some(Owned { task, .. }) = self.tasks.get_mut(partition) else {
-            return Ok(());
-        };
-        // Only the collector is held across the awaits below, never the task, which is not shared.
-        let collector = task.collector();
-        for index in 0..collector.len() {
-            let Some(output) = collector.get(index) else {
-                break;
-            };
-            let Some(topic) = self.topology.inner.sinks.get(output.sink) else {
-                continue;
-            };
-            send(&self.producer, topic, &output).await?;
-            failpoint::hit("streams.between-outputs");
-            self.open.wrote(output.sink);
-        }
-        Ok(())
-    }
-
-    /// The first output of the record just processed that no request could carry. It is found
-    /// before any of them is sent, so that the record can still be poison.
-    fn oversize_output(&self, partition: &TopicPartition) -> Option<Outcome> {
-        let limit = self.producer.config().max_request_size;
-        let collector = self.tasks.get(partition)?.task.collector();
-        let sizes = (0..collector.len()).filter_map(|index| collector.get(index));
-        let output = sizes
-            .into_iter()
-            .find(|output| output.size_bytes() > limit)?;
-        let topic = self.topology.inner.sinks.get(output.sink)?;
-        let cause = format!(
-            "an output of {} bytes for topic {topic} exceeds max.request.size={limit}",
-            output.size_bytes(),
-        );
-        Some(Outcome::Poison {
-            operator: format!("sink {topic}").into(),
-            cause: cause.into(),
-        })
-    }
-
-    async fn on_poison(
-        &mut self,
-        partition: &TopicPartition,
-        record: SourceRecord,
-        operator: &str,
-        cause: crate::error::BoxError,
-    ) -> Result<(), StreamsError> {
-        let offset = record.offset;
-        match &self.config.poison {
-            PoisonPolicy::Fail => Err(StreamsError::Poison {
-                operator: operator.to_owned(),
-                partition: partition.clone(),
-                offset,
-                cause,
-            }),
-            PoisonPolicy::Skip => {
-                tracing::warn!(%partition, offset, operator, %cause, "poison record skipped");
-                self.open.skipped();
-                Ok(())
-            }
-            PoisonPolicy::DeadLetter(topic) => {
-                let errors = error_headers(
-                    operator,
-                    cause.as_ref(),
-                    &partition.topic,
-                    partition.partition,
-                    offset,
-                );
-                let own = record.headers.iter().map(|(name, value)| {
-                    (name.into_owned(), value.map(bytes::Bytes::copy_from_slice))
-                });
-                let headers = own.chain(
-                    errors
-                        .into_iter()
-                        .map(|(name, value)| (name.to_owned(), value)),
-                );
-                let letter = Collected {
-                    sink: usize::MAX,
-                    timestamp: record.timestamp,
-                    headers: &headers.collect(),
-                    key: record.key.as_deref(),
-                    value: record.value.as_deref(),
-                };
-                send(&self.producer, topic, &letter).await?;
-                self.open.wrote_dead_letter();
-                Ok(())
-            }
-        }
+        let now = Instant::now();
+        self.first_took = Duration::ZERO;
+        self.open.begin(now);
+        Ok(now)
     }
 
     /// Control and aborted records at the end of a batch move the position as well: a job that
@@ -504,16 +427,18 @@ impl Worker {
         offset: i64,
         now: Instant,
     ) -> Result<(), StreamsError> {
-        let Some(took) = self.open.age(now) else {
+        let Some(age) = self.open.age(now) else {
             return Ok(());
         };
         let timeout = self.config.transaction_timeout;
-        if self.config.guarantee != Guarantee::ExactlyOnce || took < timeout {
+        if self.config.guarantee != Guarantee::ExactlyOnce || age < timeout {
             return Ok(());
         }
-        // The first time may be a stall of the whole process. A record that is alone in its
-        // transaction and too slow again is too slow by itself.
-        let alone = self.open.records <= 1;
+        // Whatever else took the time, the broker or a stall, is no fault of the record. Also its
+        // own processing may have been stopped half-way, the first time: a record that is alone in
+        // its transaction and too slow again is too slow by itself.
+        let took = self.first_took;
+        let alone = self.open.records <= 1 && took >= timeout;
         let suspect = Some((partition.clone(), offset));
         if alone && self.too_slow == suspect {
             let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -545,7 +470,7 @@ impl Worker {
         };
         let committed = match self.config.guarantee {
             Guarantee::ExactlyOnce => {
-                crate::commit::transaction(&self.producer, group, &offsets, &self.config).await
+                crate::commit::transaction(&self.producer, group, &offsets).await
             }
             Guarantee::AtLeastOnce => {
                 crate::commit::flush_then_offsets(&self.producer, &self.consumer, &offsets).await
@@ -555,12 +480,15 @@ impl Worker {
         match committed {
             Ok(()) => {
                 let took = ended - self.committed_at;
+                let age = self.open.age(ended).unwrap_or_default();
                 let report = self
                     .open
                     .take_report(&self.topology, &self.config.poison, took);
                 self.progress.committed(report);
                 self.rewinds_in_a_row = 0;
-                self.records_max = self.records_max.saturating_mul(2);
+                if age < self.config.transaction_timeout / 4 {
+                    self.records_max = self.records_max.saturating_mul(2);
+                }
                 for owned in self.tasks.values_mut() {
                     owned.task.on(TaskEvent::Committed)?;
                 }
@@ -639,28 +567,6 @@ impl Worker {
             self.producer.abort().await?;
         }
         Ok(())
-    }
-}
-
-/// Hands one output to the producer, waiting where its buffer is full or the topic's partitions are
-/// not known yet.
-async fn send(
-    producer: &Producer,
-    topic: &Arc<str>,
-    output: &Collected<'_>,
-) -> Result<(), StreamsError> {
-    let headers: Vec<(std::borrow::Cow<'_, str>, Option<&[u8]>)> = output.headers.iter().collect();
-    let headers: Vec<(&str, Option<&[u8]>)> = headers
-        .iter()
-        .map(|(name, value)| (name.as_ref(), *value))
-        .collect();
-    loop {
-        let (key, value) = (output.key, output.value);
-        match producer.enqueue(topic, None, key, value, &headers, output.timestamp) {
-            Ok(_) => return Ok(()),
-            Err(EnqueueError::Usage(error)) => return Err(error.into()),
-            Err(blocked) => producer.unblock(&blocked).await?,
-        }
     }
 }
 

@@ -429,7 +429,11 @@ impl Fetcher {
                 }
                 let reset = self.core.reset();
                 match reset.filter(|_| !self.core.config.out_of_range_fails) {
-                    Some(reset) => positions.found(target, reset),
+                    Some(reset) => {
+                        let offset = target.offset;
+                        tracing::warn!(%partition, offset, ?reset, "the log does not hold it");
+                        positions.found(target, reset);
+                    }
                     None => positions.fail(
                         target,
                         ConsumerError::OffsetOutOfRange {

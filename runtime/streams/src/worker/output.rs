@@ -1,0 +1,211 @@
+//! Where stage `collect` ends: the outputs of one record go to the producer, or the record goes to
+//! the dead letters.
+//!
+//! Invariants: a record whose output no broker would take is poison before any of its outputs is
+//! sent; a dead letter is the record itself, only the texts about it are cut.
+//! Never: drops a record that fits nowhere; that is an error which names the settings.
+
+use std::sync::Arc;
+
+use millstream_client::{Admin, EnqueueError, Producer};
+use millstream_protocol::{Headers, TopicPartition};
+
+use super::{Owned, Worker};
+use crate::error::{BoxError, StreamsError};
+use crate::failpoint;
+use crate::poison::{HEADER_BYTES_MAX, PoisonPolicy, error_headers};
+use crate::record::SourceRecord;
+use crate::task::{Collected, Outcome};
+use crate::topology::Topology;
+
+/// How large a record may be, by the topic it goes to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SizeLimits {
+    sinks: Vec<usize>,
+    dead_letter: usize,
+}
+
+impl SizeLimits {
+    /// What topics take where they do not say it.
+    const USUAL: usize = 1 << 20;
+
+    /// Asks what the output topics take; no request may be larger than `request_max`.
+    pub(crate) async fn ask(
+        admin: &Admin,
+        topology: &Topology,
+        poison: &PoisonPolicy,
+        request_max: usize,
+    ) -> Self {
+        let mut limits = Self::default();
+        for topic in &topology.inner.sinks {
+            limits.sinks.push(limit(admin, topic, request_max).await);
+        }
+        if let PoisonPolicy::DeadLetter(topic) = poison {
+            limits.dead_letter = limit(admin, topic, request_max).await;
+        }
+        limits
+    }
+}
+
+async fn limit(admin: &Admin, topic: &str, request_max: usize) -> usize {
+    let configs = match admin.topic_configs(topic).await {
+        Ok(configs) => configs,
+        Err(error) => {
+            tracing::debug!(topic, %error, "the largest record of the topic is not known");
+            return request_max.min(SizeLimits::USUAL);
+        }
+    };
+    let said = configs.get("max.message.bytes");
+    let said = said.and_then(|bytes| bytes.parse().ok());
+    request_max.min(said.unwrap_or(SizeLimits::USUAL))
+}
+
+impl Worker {
+    /// Stage `collect` ends here: the outputs of one record go to the producer's accumulator.
+    pub(super) async fn send_collected(
+        &mut self,
+        partition: &TopicPartition,
+    ) -> Result<(), StreamsError> {
+        let Some(Owned { task, .. }) = self.tasks.get_mut(partition) else {
+            return Ok(());
+        };
+        // Only the collector is held across the awaits below, never the task, which is not shared.
+        let collector = task.collector();
+        for index in 0..collector.len() {
+            let Some(output) = collector.get(index) else {
+                break;
+            };
+            let Some(topic) = self.topology.inner.sinks.get(output.sink) else {
+                continue;
+            };
+            send(&self.producer, topic, &output).await?;
+            failpoint::hit("streams.between-outputs");
+            self.open.wrote(output.sink);
+        }
+        Ok(())
+    }
+
+    /// The first output of the record just processed that its topic would not take. It is found
+    /// before any of them is sent, so that the record can still be poison.
+    pub(super) fn oversize_output(&self, partition: &TopicPartition) -> Option<Outcome> {
+        let collector = self.tasks.get(partition)?.task.collector();
+        let outputs = (0..collector.len()).filter_map(|index| collector.get(index));
+        let sinks = &self.limits.sinks;
+        let (size_bytes, sink, limit) = outputs
+            .filter_map(|output| Some((output.size_bytes(), output.sink, *sinks.get(output.sink)?)))
+            .find(|(size_bytes, _, limit)| size_bytes > limit)?;
+        let topic = self.topology.inner.sinks.get(sink)?;
+        let cause = format!(
+            "an output of {size_bytes} bytes for topic {topic}, which takes {limit} at most \
+             (its max.message.bytes, max.request.size)",
+        );
+        Some(Outcome::Poison {
+            operator: format!("sink {topic}").into(),
+            cause: cause.into(),
+        })
+    }
+
+    pub(super) async fn on_poison(
+        &mut self,
+        partition: &TopicPartition,
+        record: SourceRecord,
+        operator: &str,
+        cause: BoxError,
+    ) -> Result<(), StreamsError> {
+        let offset = record.offset;
+        match &self.config.poison {
+            PoisonPolicy::Fail => Err(StreamsError::Poison {
+                operator: operator.to_owned(),
+                partition: partition.clone(),
+                offset,
+                cause,
+            }),
+            PoisonPolicy::Skip => {
+                tracing::warn!(%partition, offset, operator, %cause, "poison record skipped");
+                self.open.skipped();
+                Ok(())
+            }
+            PoisonPolicy::DeadLetter(topic) => {
+                let limit = self.limits.dead_letter;
+                let headers = letter_headers(partition, &record, operator, &cause, limit);
+                let letter = letter(&record, &headers);
+                let size_bytes = letter.size_bytes();
+                if size_bytes > limit {
+                    return Err(StreamsError::DeadLetterTooLarge {
+                        partition: partition.clone(),
+                        offset,
+                        topic: Arc::clone(topic),
+                        size_bytes,
+                        limit_bytes: limit,
+                        cause,
+                    });
+                }
+                send(&self.producer, topic, &letter).await?;
+                self.open.wrote_dead_letter();
+                Ok(())
+            }
+        }
+    }
+}
+
+fn letter<'a>(record: &'a SourceRecord, headers: &'a Headers) -> Collected<'a> {
+    Collected {
+        sink: usize::MAX,
+        timestamp: record.timestamp,
+        headers,
+        key: record.key.as_deref(),
+        value: record.value.as_deref(),
+    }
+}
+
+/// The headers of a record's dead letter: its own, and what went wrong, in texts as long as the
+/// topic has room for.
+fn letter_headers(
+    partition: &TopicPartition,
+    record: &SourceRecord,
+    operator: &str,
+    cause: &BoxError,
+    limit: usize,
+) -> Headers {
+    const TEXTS: usize = 3;
+    let headers = |text_bytes_max: usize| -> Headers {
+        let own = record.headers.iter().map(|(name, value)| {
+            let value = value.map(bytes::Bytes::copy_from_slice);
+            (name.into_owned(), value)
+        });
+        let place = (&*partition.topic, partition.partition, record.offset);
+        let errors = error_headers(operator, cause.as_ref(), place, text_bytes_max);
+        let errors = errors.into_iter();
+        own.chain(errors.map(|(name, value)| (name.to_owned(), value)))
+            .collect()
+    };
+    let full = headers(HEADER_BYTES_MAX);
+    if letter(record, &full).size_bytes() <= limit {
+        return full;
+    }
+    let without_texts = letter(record, &headers(0)).size_bytes();
+    let room = limit.saturating_sub(without_texts) / TEXTS;
+    headers(room.min(HEADER_BYTES_MAX))
+}
+
+/// Hands one output to the producer, waiting where its buffer is full or the topic's partitions are
+/// not known yet.
+async fn send(
+    producer: &Producer,
+    topic: &Arc<str>,
+    output: &Collected<'_>,
+) -> Result<(), StreamsError> {
+    let headers: Vec<(std::borrow::Cow<'_, str>, Option<&[u8]>)> = output.headers.iter().collect();
+    let headers: Vec<(&str, Option<&[u8]>)> = headers
+        .iter()
+        .map(|(name, value)| (name.as_ref(), *value))
+        .collect();
+    loop {
+        let (key, value) = (output.key, output.value);
+        match producer.enqueue(topic, None, key, value, &headers, output.timestamp) {
+            Ok(_) => return Ok(()),
+            Err(EnqueueError::Usage(error)) => return Err(error.into()),
+            Err(blocked) => producer.unblock(&blocked).await?,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Records, outputs and dead letters that are too large.
+//!
+//! Invariants: a dead letter is the record itself; what cannot become one ends the job with the
+//! settings that would let it.
+//! Never: a batch that is too large for its topic only because several records share it.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use millstream::client::consumer::ConsumerRecord;
+use millstream::client::{Admin, IntoTransport, NewTopic, Producer, ProducerRecord};
+use millstream::prelude::{PoisonPolicy, json};
+use millstream::streams::{Placement, Streams, StreamsBuilder, StreamsError, Topology, strings};
+use millstream::testing::TestCluster;
+use tests::oracle::{self, header};
+
+use super::caught_up;
+
+const DEAD: &str = "dead";
+
+async fn put(cluster: &TestCluster, values: &[Vec<u8>]) -> anyhow::Result<()> {
+    let builder = Producer::idempotent().client(cluster.client(3));
+    let producer = builder.max_request_size(8 << 20).connect(cluster).await?;
+    for value in values {
+        let record = ProducerRecord::new("in").partition(0).key("k");
+        producer
+            .send(record.value(Bytes::copy_from_slice(value)))
+            .await?
+            .await?;
+    }
+    Ok(())
+}
+
+fn configured(cluster: &TestCluster, topology: Topology) -> Streams {
+    Streams::new("sizes", topology)
+        .connect(cluster)
+        .client(cluster.client(1))
+        .placement(Placement::Runtime)
+        .poison(PoisonPolicy::dead_letter(DEAD))
+}
+
+async fn read(cluster: &TestCluster, topic: &str) -> anyhow::Result<Vec<ConsumerRecord>> {
+    Ok(oracle::topic(&cluster.into_transport(), topic).await?.0)
+}
+
+/// Both topics take a mebibyte, and the record nearly fills it: what is said about it is cut.
+#[tokio::test(start_paused = true)]
+async fn a_poison_record_as_large_as_its_topic_takes_becomes_a_dead_letter() -> anyhow::Result<()> {
+    let cluster = TestCluster::start(1).await?;
+    let large = vec![b'x'; 1_048_200];
+    put(&cluster, &[b"1".to_vec(), large.clone(), b"2".to_vec()]).await?;
+    let builder = StreamsBuilder::new();
+    builder
+        .stream("in", json::<String, u64>())
+        .to("out", json());
+    let mut running = configured(&cluster, builder.build()?).start().await?;
+    caught_up(&cluster, &mut running).await?;
+    running.stop().await?;
+    assert_eq!(read(&cluster, "out").await?.len(), 2);
+    let letters = read(&cluster, DEAD).await?;
+    let [letter] = letters.as_slice() else {
+        panic!("{} dead letters", letters.len());
+    };
+    assert_eq!(letter.value.as_deref(), Some(large.as_slice()));
+    assert_eq!(letter.headers.iter().count(), 6);
+    for (name, expected) in [("topic", "in"), ("partition", "0"), ("offset", "1")] {
+        let found = header(letter, &format!("__streams.errors.{name}"));
+        assert_eq!(found.as_deref(), Some(expected));
+    }
+    Ok(())
+}
+
+/// The cause quotes the record at length; the dead letter does not.
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_letter_says_is_short() -> anyhow::Result<()> {
+    let cluster = TestCluster::start(2).await?;
+    let quoted = "y".repeat(400_000);
+    put(&cluster, &[quoted.clone().into_bytes()]).await?;
+    let builder = StreamsBuilder::new();
+    builder
+        .stream("in", strings())
+        .try_map_values(|_, value: String| match value.parse::<u64>() {
+            Ok(number) => Ok(number.to_string()),
+            Err(_) => Err(format!("no number: {value}")),
+        })
+        .to("out", strings());
+    let mut running = configured(&cluster, builder.build()?).start().await?;
+    caught_up(&cluster, &mut running).await?;
+    running.stop().await?;
+    let letters = read(&cluster, DEAD).await?;
+    assert_eq!(letters.len(), 1);
+    for name in ["exception", "message", "stacktrace"] {
+        let text = header(&letters[0], &format!("__streams.errors.{name}"));
+        let text = text.context("a text")?;
+        assert!(!text.is_empty() && text.len() <= 2_048, "{}", text.len());
+    }
+    Ok(())
+}
+
+/// The output is too large for its topic, or for any request: its record is poison, and none of its
+/// outputs is there.
+#[tokio::test(start_paused = true)]
+async fn a_record_whose_output_is_too_large_is_poison_and_the_job_goes_on() -> anyhow::Result<()> {
+    for times in [1_000, 6_000_000] {
+        let cluster = TestCluster::start(3).await?;
+        let admin = Admin::with(&cluster, cluster.client(9));
+        let narrow = NewTopic::new("wide", 4).config("max.message.bytes", 700);
+        admin.create_topic(&narrow).await?;
+        put(&cluster, &[b"a".to_vec(), b"large".to_vec(), b"b".to_vec()]).await?;
+        let builder = StreamsBuilder::new();
+        let values = builder.stream("in", strings());
+        values.clone().to("out", strings());
+        values
+            .map_values(move |_, value: String| match value.as_str() {
+                "large" => "z".repeat(times),
+                _ => value,
+            })
+            .to("wide", strings());
+        let mut running = configured(&cluster, builder.build()?).start().await?;
+        caught_up(&cluster, &mut running).await?;
+        let progress = running.stop().await?;
+        assert_eq!(progress.rewinds, 0, "{progress:?}");
+        assert_eq!(read(&cluster, "out").await?.len(), 2);
+        assert_eq!(read(&cluster, "wide").await?.len(), 2);
+        let letters = read(&cluster, DEAD).await?;
+        assert_eq!(letters.len(), 1);
+        assert_eq!(letters[0].value.as_deref(), Some(&b"large"[..]));
+        let message = header(&letters[0], "__streams.errors.message").context("a message")?;
+        assert!(
+            message.contains("wide") && message.contains("700"),
+            "{message}"
+        );
+    }
+    Ok(())
+}
+
+/// Topics that take more than the usual mebibyte get it.
+#[tokio::test(start_paused = true)]
+async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
+    const LARGE: usize = 1_500_000;
+    let cluster = TestCluster::start(5).await?;
+    let admin = Admin::with(&cluster, cluster.client(9));
+    for name in ["in", "out", DEAD] {
+        let topic = NewTopic::new(name, 4).config("max.message.bytes", 3_000_000);
+        admin.create_topic(&topic).await?;
+    }
+    let number = " ".repeat(LARGE) + "7";
+    put(&cluster, &[vec![b'x'; LARGE], number.into_bytes()]).await?;
+    let builder = StreamsBuilder::new();
+    builder
+        .stream("in", json::<String, u64>())
+        .map_values(|_, number: u64| "7".repeat(number as usize * 300_000))
+        .to("out", json());
+    let mut running = configured(&cluster, builder.build()?).start().await?;
+    caught_up(&cluster, &mut running).await?;
+    running.stop().await?;
+    assert_eq!(read(&cluster, "out").await?.len(), 1);
+    assert_eq!(read(&cluster, DEAD).await?.len(), 1);
+    Ok(())
+}
+
+/// The dead-letter topic takes less than the record is: the job says what to raise, and does it
+/// once that is done.
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_that_fits_nowhere_ends_the_job_with_the_settings_to_raise()
+-> anyhow::Result<()> {
+    let cluster = TestCluster::start(4).await?;
+    let admin = Admin::with(&cluster, cluster.client(9));
+    let narrow = NewTopic::new(DEAD, 4).config("max.message.bytes", 1_000);
+    admin.create_topic(&narrow).await?;
+    put(&cluster, &[vec![b'x'; 2_000]]).await?;
+    let builder = StreamsBuilder::new();
+    builder
+        .stream("in", json::<String, u64>())
+        .to("out", json());
+    let topology = builder.build()?;
+    let mut running = configured(&cluster, topology.clone()).start().await?;
+    let ended = tokio::time::timeout(Duration::from_secs(60), running.ended()).await?;
+    let error = ended.expect_err("it fits nowhere");
+    assert!(
+        matches!(error, StreamsError::DeadLetterTooLarge { offset: 0, .. }),
+        "{error}"
+    );
+    let text = error.to_string();
+    for part in ["in-0", "dead", "max.message.bytes", "max.request.size"] {
+        assert!(text.contains(part), "{text}");
+    }
+    admin.delete_topic(DEAD).await?;
+    admin.create_topic(&NewTopic::new(DEAD, 4)).await?;
+    let mut again = configured(&cluster, topology).start().await?;
+    caught_up(&cluster, &mut again).await?;
+    again.stop().await?;
+    assert_eq!(read(&cluster, DEAD).await?.len(), 1);
+    Ok(())
+}

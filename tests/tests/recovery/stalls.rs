@@ -1,0 +1,127 @@
+//! Time that passes without anybody's fault, and the transactions that it costs.
+//!
+//! Invariants: a transaction that was open for too long is done again; only a record that is slow
+//! by itself is blamed.
+//! Never: a rule for one stall that is kept for ever.
+
+use std::future::Future as _;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use millstream::formats::protocol::ApiKey;
+use millstream::streams::{Placement, Streams, StreamsBuilder, strings};
+use millstream::testing::TestCluster;
+use tests::copying;
+use tests::gate::{Gate, Kind};
+
+use super::caught_up;
+
+/// Moves the virtual clock: nothing of the process ran meanwhile, as between SIGSTOP and SIGCONT.
+fn stall(time: Duration) {
+    let mut moved = pin!(tokio::time::advance(time));
+    // The clock moves at the first poll; what follows only lets others run.
+    let _ = moved.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+}
+
+/// The copying job, which stalls in the middle of the first record that it processes.
+fn stalling(cluster: &TestCluster, time: Duration) -> Streams {
+    let builder = StreamsBuilder::new();
+    let processed = AtomicU64::new(0);
+    builder
+        .stream("in", strings())
+        .map_values(move |_, number: String| {
+            if processed.fetch_add(1, Ordering::Relaxed) == 0 {
+                stall(time);
+            }
+            number
+        })
+        .to("out", strings());
+    Streams::new(copying::GROUP, builder.build().expect("sound"))
+        .connect(cluster)
+        .client(cluster.client(1))
+        .placement(Placement::Runtime)
+        .transactional_id("t")
+}
+
+/// The outputs and the offsets were accepted, and then the coordinator gave the transaction up
+/// before its end arrived: nobody has taken over, so it is done again.
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_comes_after_the_time_out_is_done_again() -> anyhow::Result<()> {
+    for seed in 0..4 {
+        let cluster = TestCluster::start(seed).await?;
+        let gate = Gate::new(&cluster);
+        copying::produce(&cluster, 0..40).await?;
+        let mut running = copying::job(&cluster, 1, "t")
+            .connect(&gate)
+            .start()
+            .await?;
+        caught_up(&cluster, &mut running).await?;
+        for round in 1..4 {
+            let late = Duration::from_secs(13 + round);
+            gate.hold(Kind::Request(ApiKey::EndTxn), 1, late);
+            copying::produce(&cluster, round * 40..round * 40 + 40).await?;
+            caught_up(&cluster, &mut running).await?;
+        }
+        let progress = running.stop().await?;
+        assert!(progress.rewinds >= 3, "no commit was late: {progress:?}");
+        copying::check_exactly_once(&cluster, 160).await?;
+    }
+    Ok(())
+}
+
+/// One stall, longer than a transaction may last, while a record is alone in its transaction: it is
+/// not the record that was slow. And what was learnt from it is forgotten: soon many records share
+/// a transaction again.
+#[tokio::test(start_paused = true)]
+async fn a_stall_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
+    let cluster = TestCluster::start(1).await?;
+    copying::produce(&cluster, 0..1).await?;
+    let mut running = stalling(&cluster, Duration::from_secs(12)).start().await?;
+    caught_up(&cluster, &mut running).await?;
+    copying::produce(&cluster, 1..3_000).await?;
+    caught_up(&cluster, &mut running).await?;
+    let progress = running.stop().await?;
+    copying::check_exactly_once(&cluster, 3_000).await?;
+    assert!(progress.commits < 100, "{progress:?}");
+    Ok(())
+}
+
+/// The broker takes its time with one record, twice, for longer than a transaction may last. The
+/// record is processed in no time, and is not blamed.
+#[tokio::test(start_paused = true)]
+async fn a_slow_broker_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
+    let cluster = TestCluster::start(2).await?;
+    let gate = Gate::new(&cluster);
+    copying::produce(&cluster, 0..1).await?;
+    let builder = StreamsBuilder::new();
+    let numbers = builder.stream("in", strings());
+    numbers.clone().to("out", strings());
+    // Each attempt meets a topic that the producer does not know yet.
+    let tried = AtomicU64::new(0);
+    let attempts = numbers.map_values(move |_, _: String| tried.fetch_add(1, Ordering::Relaxed));
+    let attempts = attempts.map_values(|_, attempt: u64| attempt.to_string());
+    for attempt in ["0", "1"] {
+        attempts
+            .clone()
+            .filter(move |_, tried: &String| tried == attempt)
+            .to(&format!("attempt-{attempt}"), strings());
+    }
+    let mut running = Streams::new(copying::GROUP, builder.build()?)
+        .connect(&gate)
+        .client(cluster.client(1))
+        .placement(Placement::Runtime)
+        .start()
+        .await?;
+    gate.hold(
+        Kind::Response(ApiKey::Metadata),
+        usize::MAX,
+        Duration::from_secs(15),
+    );
+    caught_up(&cluster, &mut running).await?;
+    let progress = running.stop().await?;
+    assert_eq!(progress.rewinds, 2, "{progress:?}");
+    assert_eq!(copying::numbers(&cluster, "out").await?, [0]);
+    Ok(())
+}
