@@ -36,7 +36,8 @@ impl Admin {
                 producer_epoch,
                 transaction_result: false,
                 topics: vec![topic],
-                // A coordinator that never wrote a marker has none; any coordinator's is at least 0.
+                // A coordinator that never wrote a marker has none; any coordinator's is at
+                // least 0.
                 coordinator_epoch: coordinator_epoch.max(0),
                 ..Default::default()
             };

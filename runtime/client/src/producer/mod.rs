@@ -466,7 +466,8 @@ impl Producer {
             shared.close();
             let (done, stopped) = oneshot::channel();
             if self.handle.commands.send(Command::Stop(done)).is_ok() {
-                // The sender's task ends by this command; if it ended before there is nothing to do.
+                // The sender's task ends by this command; if it ended before there is nothing to
+                // do.
                 let _ = stopped.await;
             }
             self.handle.cluster.disconnect();
