@@ -22,6 +22,9 @@ pub(crate) const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 /// Log start offsets that lie above the first segment's base offset, or did once.
 pub(crate) const LOG_START_OFFSETS: &str = "log-start-offset-checkpoint";
 
+/// Where compaction goes on: what lies below was cleaned. Advisory; log starts stand in for it.
+pub(crate) const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
+
 /// Offsets by topic and partition.
 pub(crate) type Offsets = BTreeMap<(String, i32), i64>;
 

@@ -10,6 +10,7 @@
 //! keep one half of a transaction.
 //! Never: holds a lock that appends need while it syncs; retries a failed sync.
 
+mod compact;
 mod files;
 mod points;
 mod topics;
@@ -33,6 +34,8 @@ use crate::partition::PartitionLog;
 use crate::partition_config::PartitionConfig;
 use crate::recovery::{self, RecoveryReport};
 use crate::storage::{LockGuard, Storage};
+use compact::Uncleanable;
+pub use compact::{CompactedPartition, CompactionReport, UncompactedPartition};
 use points::Flushed;
 use topics::Topics;
 
@@ -52,6 +55,9 @@ pub struct DirectoryConfig {
     /// Size of the file that is given back to a full disk so that a clean stop still works, in
     /// bytes. Default 256 KiB; 0 keeps none.
     pub reserve_bytes: usize,
+    /// `log.cleaner.dedupe.buffer.size`: memory for the keys of one compaction, while it runs.
+    /// Default 64 MiB (Kafka: 128 MiB, always).
+    pub compaction_map_bytes_max: usize,
 }
 
 impl Default for DirectoryConfig {
@@ -63,6 +69,7 @@ impl Default for DirectoryConfig {
             partition: PartitionConfig::default(),
             journal_file_bytes: journal::FILE_BYTES_MAX,
             reserve_bytes: 256 * 1024,
+            compaction_map_bytes_max: 64 << 20,
         }
     }
 }
@@ -96,6 +103,8 @@ struct Inner {
     structure: Mutex<Structure>,
     topics: RwLock<Topics>,
     checkpointing: Mutex<()>,
+    compacting: Mutex<()>,
+    uncleanable: Mutex<Uncleanable>,
     /// The journal position that every partition knows to be durable.
     published: AtomicU64,
     closed: AtomicBool,
@@ -106,22 +115,13 @@ struct Structure {
     catalogue: Catalogue,
     points: Offsets,
     log_starts: Offsets,
+    /// Up to where each partition was compacted.
+    cleaned: Offsets,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these locks guard is replaced as a whole: a panicking holder leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether a failure leaves files in an unknown state. What cannot be created or written was not
-/// acknowledged; a sync that fails, for whatever reason, may have lost data that was.
-fn is_final(error: &LogError) -> bool {
-    match error {
-        LogError::Io { action, .. } | LogError::StorageFull { action, .. } => {
-            matches!(*action, "sync" | "rename")
-        }
-        _ => false,
-    }
 }
 
 impl LogDirectory {
@@ -163,6 +163,7 @@ impl LogDirectory {
         }
         files::write_reserve(&*storage, config.reserve_bytes);
         let (points, log_starts) = (recovered.points, recovered.log_starts);
+        let cleaned = compact::load_cleaned(&*storage)?;
         let inner = Inner {
             storage,
             cluster_id,
@@ -173,9 +174,12 @@ impl LogDirectory {
                 catalogue,
                 points,
                 log_starts,
+                cleaned,
             }),
             topics: RwLock::new(topics),
             checkpointing: Mutex::new(()),
+            compacting: Mutex::new(()),
+            uncleanable: Mutex::default(),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(guard)),
             config,
@@ -264,7 +268,7 @@ impl LogDirectory {
     /// Stops the directory for good if this failure leaves files in an unknown state.
     fn note<T>(&self, result: Result<T, LogError>) -> Result<T, LogError> {
         if let Err(error) = &result
-            && is_final(error)
+            && error.is_final()
         {
             self.inner.journal.poison(&error.to_string());
         }

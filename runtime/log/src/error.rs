@@ -152,6 +152,17 @@ impl LogError {
         }
     }
 
+    /// Whether the failure leaves files in an unknown state. What cannot be created or written was
+    /// not acknowledged; a sync that fails, for whatever reason, may have lost data that was.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            LogError::Io { action, .. } | LogError::StorageFull { action, .. } => {
+                matches!(*action, "sync" | "rename")
+            }
+            _ => false,
+        }
+    }
+
     /// The code that says this on the wire.
     pub fn error_code(&self) -> ErrorCode {
         match self {

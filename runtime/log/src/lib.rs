@@ -7,6 +7,7 @@
 mod append_error;
 pub mod catalogue;
 mod checkpoint;
+mod compaction;
 mod directory;
 pub mod durability;
 pub mod error;
@@ -29,7 +30,10 @@ mod tail;
 mod validate;
 
 pub use append_error::{AppendError, ReadError};
-pub use directory::{DirectoryConfig, LogDirectory, Topic};
+pub use directory::{
+    CompactedPartition, CompactionReport, DirectoryConfig, LogDirectory, Topic,
+    UncompactedPartition,
+};
 pub use durability::{Durability, UnknownDurability};
 pub use error::LogError;
 pub use journal::Journal;

@@ -5,6 +5,7 @@
 //! Never: calls the change listener, or reads records for a consumer, under its lock; waits.
 
 mod append;
+mod clean;
 mod read;
 mod recover;
 mod replay;
@@ -194,6 +195,9 @@ pub struct PartitionLog {
     journal: Option<Arc<Journal>>,
     durability: Durability,
     state: Mutex<PartitionState>,
+    /// Held while files that readers may use get or lose their names: by retention, by compaction,
+    /// and by a log that closes. Taken before the other locks.
+    names: Mutex<()>,
     /// Held while files are synced, so that two flushes do not count each other's work.
     flushing: Mutex<()>,
     listener: RwLock<Option<ChangeListener>>,
@@ -222,6 +226,7 @@ impl PartitionLog {
             journal: setup.journal,
             durability: setup.durability,
             state: Mutex::new(state),
+            names: Mutex::new(()),
             flushing: Mutex::new(()),
             listener: RwLock::new(None),
         })
@@ -231,6 +236,10 @@ impl PartitionLog {
         // A panic under the lock is a broken invariant: the state takes itself offline before it
         // asserts anything, so those who come later are refused.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, ()> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a change under the lock and tells the listener afterwards if offsets moved.
@@ -262,6 +271,10 @@ impl PartitionLog {
 
     pub(crate) fn storage(&self) -> &dyn Storage {
         self.storage.as_ref()
+    }
+
+    pub(crate) fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// The topic's id.
@@ -386,12 +399,14 @@ impl PartitionLog {
     /// Deletes segments that retention gives up, forgets silent producers, and returns memory.
     /// Returns how many segments were deleted.
     pub fn apply_retention(&self, now_ms: i64) -> Result<usize, LogError> {
+        let _names = self.names();
         self.change(|state| crate::retention::apply(self, state, now_ms))
     }
 
     /// Gives up the records below `offset`, as far as the last stable offset allows, and returns
     /// the new log start; `None` when the offset is above the high watermark.
     pub fn delete_records_before(&self, offset: i64) -> Result<Option<i64>, LogError> {
+        let _names = self.names();
         self.change(|state| crate::retention::delete_before(self, state, offset))
     }
 
@@ -416,6 +431,7 @@ impl PartitionLog {
     /// As `flush`, with everything that spares the next opening a scan. Appends are refused from
     /// then on. Returns the log end.
     pub fn close(&self) -> Result<i64, LogError> {
+        let _names = self.names();
         self.flush_files(true)
     }
 

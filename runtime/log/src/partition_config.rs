@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// Settings of one partition; the defaults are Kafka's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PartitionConfig {
     /// `segment.bytes`: a log file of this size is followed by a new one. Default 1 GiB.
     pub segment_bytes: u64,
@@ -34,6 +34,17 @@ pub struct PartitionConfig {
     pub compact: bool,
     /// `cleanup.policy` contains `delete`: retention applies.
     pub delete: bool,
+    /// `min.cleanable.dirty.ratio`: part of a compacted log that must be new before it is cleaned.
+    /// Default 0.5.
+    pub min_cleanable_dirty_ratio: f64,
+    /// `min.compaction.lag.ms`: records younger than this are not compacted. Default 0.
+    pub min_compaction_lag_ms: i64,
+    /// `max.compaction.lag.ms`: records older than this are compacted whatever the ratio is; the
+    /// segment that is written ends in time for it. Default never.
+    pub max_compaction_lag_ms: i64,
+    /// `delete.retention.ms`: how long tombstones, and markers of transactions without records,
+    /// stay after compaction met them first. Default 1 day.
+    pub delete_retention_ms: i64,
     /// What one batch may decompress to. Default 64 MiB. A setting of the broker.
     pub max_decompressed_bytes: usize,
     /// `producer.id.expiration.ms`: silence after which a producer is forgotten. Default 1 day.
@@ -60,6 +71,10 @@ impl Default for PartitionConfig {
             timestamp_after_max_ms: 60 * 60 * 1000,
             compact: false,
             delete: true,
+            min_cleanable_dirty_ratio: 0.5,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
+            delete_retention_ms: DAY_MS,
             max_decompressed_bytes: 64 << 20,
             producer_id_expiration_ms: DAY_MS,
         }
@@ -99,6 +114,16 @@ impl PartitionConfig {
         Ok(self)
     }
 
+    /// How old the first record of a segment may become before the next one begins: a compacted
+    /// log must not keep records in the segment that is written beyond their lag.
+    pub(crate) fn segment_ms_max(&self) -> i64 {
+        if self.compact {
+            self.segment_ms.min(self.max_compaction_lag_ms)
+        } else {
+            self.segment_ms
+        }
+    }
+
     fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
         match name {
             "segment.bytes" | INTERNAL_SEGMENT_BYTES => {
@@ -124,6 +149,16 @@ impl PartitionConfig {
                 let bytes = number(value, 0, i32::MAX.into())?.unsigned_abs();
                 self.max_message_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
             }
+            "min.cleanable.dirty.ratio" => {
+                self.min_cleanable_dirty_ratio = value
+                    .parse()
+                    .ok()
+                    .filter(|ratio| (0.0..=1.0).contains(ratio))
+                    .ok_or("a number from 0 to 1")?;
+            }
+            "min.compaction.lag.ms" => self.min_compaction_lag_ms = number(value, 0, i64::MAX)?,
+            "max.compaction.lag.ms" => self.max_compaction_lag_ms = number(value, 1, i64::MAX)?,
+            "delete.retention.ms" => self.delete_retention_ms = number(value, 0, i64::MAX)?,
             "message.timestamp.type" => {
                 self.log_append_time = match value {
                     "CreateTime" => false,
@@ -187,6 +222,20 @@ mod tests {
         assert!(!kept.compact && !kept.delete);
         let tiny = [("segment.bytes", "5000"), ("internal.segment.bytes", "20")];
         assert_eq!(parsed(&tiny).unwrap().segment_bytes, 20);
+        let config = parsed(&[
+            ("cleanup.policy", "compact"),
+            ("min.cleanable.dirty.ratio", "0.25"),
+            ("min.compaction.lag.ms", "7"),
+            ("max.compaction.lag.ms", "9000"),
+            ("delete.retention.ms", "0"),
+        ])
+        .unwrap();
+        assert_eq!(config.min_cleanable_dirty_ratio, 0.25);
+        assert_eq!(
+            (config.min_compaction_lag_ms, config.delete_retention_ms),
+            (7, 0)
+        );
+        assert_eq!(config.segment_ms_max(), 9_000);
     }
 
     #[test]
@@ -198,6 +247,11 @@ mod tests {
             ("max.message.bytes", "x"),
             ("cleanup.policy", "shred"),
             ("message.timestamp.type", "Now"),
+            ("min.cleanable.dirty.ratio", "1.01"),
+            ("min.cleanable.dirty.ratio", "NaN"),
+            ("min.compaction.lag.ms", "-1"),
+            ("max.compaction.lag.ms", "0"),
+            ("delete.retention.ms", "-1"),
         ] {
             assert_eq!(parsed(&[(name, value)]).unwrap_err().name, name);
         }

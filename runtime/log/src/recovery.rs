@@ -39,7 +39,8 @@ pub struct RecoveryReport {
     pub partitions: usize,
     /// Journal frames that were put over partition files.
     pub frames_replayed: u64,
-    /// Journal frames of topics that are gone, or of records that retention deleted.
+    /// Journal frames of topics that are gone, or of records that a partition's own files hold
+    /// durably or that were deleted there.
     pub frames_skipped: u64,
     /// Journal bytes behind its last good frame.
     pub journal_bytes_discarded: u64,
@@ -86,6 +87,7 @@ pub(crate) fn recover(
     ));
     let mut topics = BTreeMap::new();
     let mut partitions = Partitions::new();
+    let mut synced = BTreeMap::new();
     for (name, entry) in &catalogue.topics {
         let opening = Opening {
             storage,
@@ -95,12 +97,14 @@ pub(crate) fn recover(
         let topic = opening.open_topic(name, entry, &points, report.was_clean)?;
         for (log, partition) in topic.partitions.iter().zip(0..) {
             partitions.insert((entry.id, partition), log.clone());
+            let point = points.get(&(name.clone(), partition));
+            synced.insert((entry.id, partition), point.copied().unwrap_or(0));
         }
         topics.insert(name.clone(), topic);
     }
     report.partitions = partitions.len();
     failpoint::hit("log.recovery.before-replay");
-    let ends = replay(&**storage, &partitions, &mut report)?;
+    let ends = replay(&**storage, &partitions, &synced, &mut report)?;
     failpoint::hit("log.recovery.after-replay");
     for (name, topic) in &topics {
         for (log, partition) in topic.partitions.iter().zip(0..) {
@@ -226,9 +230,11 @@ impl Opening<'_> {
 }
 
 /// Puts the journal's frames over the partition files; returns where each partition's frames end.
+/// What a partition's own files hold durably is left as it is: compaction may have changed it.
 fn replay(
     storage: &dyn Storage,
     partitions: &Partitions,
+    synced: &BTreeMap<(Uuid, i32), i64>,
     report: &mut RecoveryReport,
 ) -> Result<BTreeMap<(Uuid, i32), i64>, LogError> {
     let mut ends = BTreeMap::new();
@@ -240,7 +246,8 @@ fn replay(
             return Ok(());
         };
         ends.insert(key, next_offset);
-        if next_offset <= log.offsets().log_start {
+        let point = synced.get(&key).copied().unwrap_or(0);
+        if next_offset <= point.max(log.offsets().log_start) {
             report.frames_skipped += 1;
             return Ok(());
         }

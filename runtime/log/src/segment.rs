@@ -4,6 +4,7 @@
 //! in the file is not part of the segment and is overwritten.
 //! Never: knows producers, high watermarks or other segments.
 
+use crate::compaction::manifest::{CLEANED, file};
 use crate::error::LogError;
 use crate::index::offset::{OffsetEntry, position_for};
 use crate::index::time::{TimeEntry, offset_before};
@@ -16,6 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const LOG: &str = ".log";
+const OFFSET_INDEX: &str = ".index";
+const TIME_INDEX: &str = ".timeindex";
+const TRANSACTION_INDEX: &str = ".txnindex";
+/// What the names of a segment's files end with.
+pub(crate) const SEGMENT_FILES: [&str; 4] = [LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX];
 const SCAN_BYTES: u64 = 256 * 1024;
 
 /// A segment of one partition.
@@ -70,10 +76,6 @@ pub(crate) fn base_offset_of(name: &str) -> Option<i64> {
     digits.parse().ok()
 }
 
-fn file(directory: &Path, base_offset: i64, extension: &str) -> PathBuf {
-    directory.join(format!("{base_offset:020}{extension}"))
-}
-
 impl Segment {
     /// A new, empty segment. Files that an earlier attempt left are emptied.
     pub(crate) fn create(
@@ -89,7 +91,7 @@ impl Segment {
                 .map_err(|error| LogError::io("empty", &segment.path, error))?;
             segment.size_bytes = 0;
         }
-        let transaction_index = file(directory, base_offset, ".txnindex");
+        let transaction_index = file(directory, base_offset, TRANSACTION_INDEX);
         if storage
             .exists(&transaction_index)
             .is_ok_and(|exists| exists)
@@ -98,10 +100,57 @@ impl Segment {
                 .remove_file(&transaction_index)
                 .map_err(|error| LogError::io("remove", &transaction_index, error))?;
         }
-        segment.offset_index = Index::create(file(directory, base_offset, ".index"));
-        segment.time_index = Index::create(file(directory, base_offset, ".timeindex"));
+        segment.offset_index = Index::create(file(directory, base_offset, OFFSET_INDEX));
+        segment.time_index = Index::create(file(directory, base_offset, TIME_INDEX));
         segment.transaction_index = Index::create(transaction_index);
         Ok(segment)
+    }
+
+    /// A new segment whose files have names of their own until it takes the place of others.
+    pub(crate) fn create_cleaned(
+        storage: &dyn Storage,
+        directory: &Path,
+        base_offset: i64,
+    ) -> Result<Segment, LogError> {
+        let path = |extension: &str| file(directory, base_offset, &format!("{extension}{CLEANED}"));
+        let log_path = path(LOG);
+        let log = storage
+            .open(&log_path, OpenMode::Write)
+            .and_then(|log| log.set_len(0).map(|()| log))
+            .map_err(|error| LogError::io("create", &log_path, error))?;
+        let mut segment = Segment {
+            base_offset,
+            path: log_path,
+            log,
+            size_bytes: 0,
+            offset_index: Index::create(path(OFFSET_INDEX)),
+            time_index: Index::create(path(TIME_INDEX)),
+            transaction_index: Index::create(path(TRANSACTION_INDEX)),
+            bytes_since_index: 0,
+            largest: None,
+            first_timestamp: None,
+            first_looked_at: None,
+            unsynced: true,
+        };
+        segment.offset_index.write(storage)?;
+        segment.time_index.write(storage)?;
+        segment.transaction_index.write(storage)?;
+        Ok(segment)
+    }
+
+    /// Ends a cleaned segment. All its files are there, so that each replaces the old one.
+    pub(crate) fn seal_cleaned(&mut self, storage: &dyn Storage) -> Result<(), LogError> {
+        self.seal(storage)?;
+        self.transaction_index.write(storage)
+    }
+
+    /// From now on the files have the names of the segment that this one replaces.
+    pub(crate) fn take_place(&mut self, directory: &Path) {
+        self.path = file(directory, self.base_offset, LOG);
+        let path = |extension| file(directory, self.base_offset, extension);
+        self.offset_index.renamed(path(OFFSET_INDEX));
+        self.time_index.renamed(path(TIME_INDEX));
+        self.transaction_index.renamed(path(TRANSACTION_INDEX));
     }
 
     /// A segment whose log file is there, or is created.
@@ -120,9 +169,9 @@ impl Segment {
             path,
             log,
             size_bytes,
-            offset_index: Index::open(file(directory, base_offset, ".index")),
-            time_index: Index::open(file(directory, base_offset, ".timeindex")),
-            transaction_index: Index::open(file(directory, base_offset, ".txnindex")),
+            offset_index: Index::open(file(directory, base_offset, OFFSET_INDEX)),
+            time_index: Index::open(file(directory, base_offset, TIME_INDEX)),
+            transaction_index: Index::open(file(directory, base_offset, TRANSACTION_INDEX)),
             bytes_since_index: 0,
             largest: None,
             first_timestamp: None,
@@ -150,6 +199,16 @@ impl Segment {
     /// Timestamp of the first batch.
     pub(crate) fn first_timestamp(&self) -> Option<i64> {
         self.first_timestamp
+    }
+
+    /// As `first_timestamp`, read from the file when it is not known.
+    pub(crate) fn find_first_timestamp(&mut self) -> Result<Option<i64>, LogError> {
+        if self.first_timestamp.is_none()
+            && let Scanned::Batch(_, first) = self.scan(0).next()?
+        {
+            self.first_timestamp = Some(first.max_timestamp());
+        }
+        Ok(self.first_timestamp)
     }
 
     fn relative(&self, offset: i64) -> i64 {
@@ -539,9 +598,20 @@ pub(crate) fn read_exactly(
     Ok(Bytes::from(buffer))
 }
 
-/// Checks a batch as it lies in a log: its CRC, and that it begins where the last one ended.
-pub(crate) fn check_place(batch: &RecordBatch, expected_offset: i64) -> Result<(), String> {
-    if batch.base_offset() != expected_offset {
+/// Whether a log goes on at `found` where `expected` was to follow: compaction may have taken what
+/// lies between, as far as it came.
+pub(crate) fn follows(found: i64, expected: i64, cleaned_below: i64) -> bool {
+    found == expected || (expected < found && found <= cleaned_below)
+}
+
+/// Checks a batch as it lies in a log: its CRC, and that it begins where the last one ended, or
+/// behind what compaction took.
+pub(crate) fn check_place(
+    batch: &RecordBatch,
+    expected_offset: i64,
+    cleaned_below: i64,
+) -> Result<(), String> {
+    if !follows(batch.base_offset(), expected_offset, cleaned_below) {
         let found = batch.base_offset();
         return Err(format!(
             "a batch has offset {found}, {expected_offset} was to follow"

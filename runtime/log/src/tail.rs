@@ -49,6 +49,16 @@ impl Tail {
         self.size_bytes = 0;
     }
 
+    /// Forgets the batches that end at or before `offset`.
+    pub(crate) fn forget_below(&mut self, offset: i64) {
+        while let Some(oldest) = self
+            .batches
+            .pop_front_if(|first| first.next_offset <= offset)
+        {
+            self.size_bytes -= oldest.size_bytes();
+        }
+    }
+
     /// Gives the memory back when nothing was added since the last call.
     pub(crate) fn age(&mut self) {
         if self.idle {

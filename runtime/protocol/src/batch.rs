@@ -25,6 +25,7 @@ pub(crate) const COMPRESSION_MASK: i16 = 0x07;
 pub(crate) const LOG_APPEND_TIME: i16 = 0x08;
 pub(crate) const TRANSACTIONAL: i16 = 0x10;
 pub(crate) const CONTROL: i16 = 0x20;
+pub(crate) const DELETE_HORIZON: i16 = 0x40;
 
 /// What is wrong with the bytes of a record batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -279,7 +280,7 @@ impl RecordBatch {
         i32_at::<17>(self.header()) as u32
     }
 
-    fn attributes(&self) -> i16 {
+    pub(crate) fn attributes(&self) -> i16 {
         i16_at::<21>(self.header())
     }
 
@@ -321,6 +322,13 @@ impl RecordBatch {
     #[must_use]
     pub fn base_timestamp(&self) -> i64 {
         i64_at::<27>(self.header())
+    }
+
+    /// From when on log compaction may drop the batch's tombstones, or its marker; `None` before
+    /// compaction has met them. It stands in place of the base timestamp.
+    #[must_use]
+    pub fn delete_horizon_ms(&self) -> Option<i64> {
+        (self.attributes() & DELETE_HORIZON != 0).then(|| self.base_timestamp())
     }
 
     /// Largest timestamp, or the append time.

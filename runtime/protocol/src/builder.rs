@@ -96,34 +96,15 @@ impl RecordBatchBuilder {
         }
         self.max_timestamp = self.max_timestamp.max(timestamp);
         self.record_count += 1;
-        let timestamp_delta = timestamp.wrapping_sub(self.base_timestamp);
-        let key_length = key.map_or(-1, |key| key.len() as i64);
-        let value_length = value.map_or(-1, |value| value.len() as i64);
-        let (key, value) = (key.unwrap_or_default(), value.unwrap_or_default());
-        let header_count = header_count as i64;
-        let body = 1
-            + zigzag::size_i64(timestamp_delta)
-            + zigzag::size_i32(delta)
-            + zigzag::size_i64(key_length)
-            + key.len()
-            + zigzag::size_i64(value_length)
-            + value.len()
-            + zigzag::size_i64(header_count)
-            + headers.len();
-        let start = self.buffer.len();
-        let end = start + zigzag::size_i64(body as i64) + body;
-        self.buffer.resize(end, 0);
-        let mut rest = self.buffer.get_mut(start..).unwrap_or_default();
-        rest = zigzag::write(rest, body as i64);
-        rest = zigzag::write(rest, 0); // attributes: none are defined
-        rest = zigzag::write(rest, timestamp_delta);
-        rest = zigzag::write(rest, i64::from(delta));
-        rest = zigzag::write(rest, key_length);
-        rest = copy(rest, key);
-        rest = zigzag::write(rest, value_length);
-        rest = copy(rest, value);
-        rest = zigzag::write(rest, header_count);
-        copy(rest, headers);
+        let fields = RecordFields {
+            timestamp_delta: timestamp.wrapping_sub(self.base_timestamp),
+            offset_delta: delta,
+            key,
+            value,
+            header_count,
+            headers,
+        };
+        put_record(&mut self.buffer, &fields);
         delta
     }
 
@@ -208,6 +189,49 @@ impl RecordBatchBuilder {
         self.clear();
         done.map(|()| Bytes::from(batch))
     }
+}
+
+/// What a record's bytes are made of.
+pub(crate) struct RecordFields<'a> {
+    pub(crate) timestamp_delta: i64,
+    pub(crate) offset_delta: i32,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) value: Option<&'a [u8]>,
+    pub(crate) header_count: usize,
+    pub(crate) headers: &'a [u8],
+}
+
+/// Appends the bytes of one record.
+#[inline]
+pub(crate) fn put_record(buffer: &mut BytesMut, fields: &RecordFields<'_>) {
+    let key_length = fields.key.map_or(-1, |key| key.len() as i64);
+    let value_length = fields.value.map_or(-1, |value| value.len() as i64);
+    let key = fields.key.unwrap_or_default();
+    let value = fields.value.unwrap_or_default();
+    let header_count = fields.header_count as i64;
+    let body = 1
+        + zigzag::size_i64(fields.timestamp_delta)
+        + zigzag::size_i32(fields.offset_delta)
+        + zigzag::size_i64(key_length)
+        + key.len()
+        + zigzag::size_i64(value_length)
+        + value.len()
+        + zigzag::size_i64(header_count)
+        + fields.headers.len();
+    let start = buffer.len();
+    let end = start + zigzag::size_i64(body as i64) + body;
+    buffer.resize(end, 0);
+    let mut rest = buffer.get_mut(start..).unwrap_or_default();
+    rest = zigzag::write(rest, body as i64);
+    rest = zigzag::write(rest, 0); // attributes: none are defined
+    rest = zigzag::write(rest, fields.timestamp_delta);
+    rest = zigzag::write(rest, i64::from(fields.offset_delta));
+    rest = zigzag::write(rest, key_length);
+    rest = copy(rest, key);
+    rest = zigzag::write(rest, value_length);
+    rest = copy(rest, value);
+    rest = zigzag::write(rest, header_count);
+    copy(rest, fields.headers);
 }
 
 /// Copies `bytes` to the start of `target` and returns what is left of it.

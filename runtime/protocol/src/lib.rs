@@ -11,6 +11,7 @@ mod header;
 pub mod messages;
 mod primitives;
 mod record;
+mod rewrite;
 #[doc(hidden)]
 pub mod schema;
 mod zigzag;
@@ -34,4 +35,5 @@ pub use primitives::{
     Uuid, Wire,
 };
 pub use record::{HeaderIter, Headers, Record, RecordView, Records};
+pub use rewrite::BatchRewriter;
 pub use schema::Message;

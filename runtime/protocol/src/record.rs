@@ -44,6 +44,11 @@ pub struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
+    /// How many headers there are, and their bytes.
+    pub(crate) fn encoded_headers(&self) -> (u32, &'a [u8]) {
+        (self.header_count, self.header_bytes)
+    }
+
     /// Headers in their order, repeated keys kept.
     #[must_use]
     pub fn headers(&self) -> HeaderIter<'a> {

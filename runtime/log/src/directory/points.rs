@@ -56,6 +56,9 @@ impl Inner {
         let mut log_starts = structure.log_starts.clone();
         points.retain(|(topic, _), _| topic != name);
         log_starts.retain(|(topic, _), _| topic != name);
+        let mut cleaned = structure.cleaned.clone();
+        cleaned.retain(|(topic, _), _| topic != name);
+        self.store_cleaned(structure, cleaned)?;
         self.store_points(structure, points, log_starts)
     }
 

@@ -67,6 +67,11 @@ impl<E: Entry> Index<E> {
         &self.path
     }
 
+    /// The file has another name from now on.
+    pub(crate) fn renamed(&mut self, path: PathBuf) {
+        self.path = path;
+    }
+
     /// Whether the file is there and has whole entries.
     pub(crate) fn is_plausible(&self, storage: &dyn Storage) -> Result<bool, LogError> {
         let size = storage.exists(&self.path).and_then(|exists| {

@@ -207,7 +207,7 @@ impl PartitionState {
             return Ok(());
         }
         let too_large = active.size_bytes() + size_bytes > config.segment_bytes;
-        let age_max = config.segment_ms - jitter_ms(config, topic_id, active.base_offset());
+        let age_max = config.segment_ms_max() - jitter_ms(config, topic_id, active.base_offset());
         let too_old = active
             .first_timestamp()
             .is_some_and(|first| newest.saturating_sub(first) > age_max);
@@ -334,7 +334,7 @@ impl PartitionState {
 
 /// How much earlier than others this segment ends: the same whenever it is asked.
 fn jitter_ms(config: &PartitionConfig, topic_id: Uuid, base_offset: i64) -> i64 {
-    let most = config.segment_jitter_ms.min(config.segment_ms);
+    let most = config.segment_jitter_ms.min(config.segment_ms_max());
     if most <= 0 {
         return 0;
     }

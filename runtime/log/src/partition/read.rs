@@ -11,7 +11,7 @@ use super::{AbortedTransaction, Isolation, LogOffsets, PartitionLog, ReadRequest
 use crate::append_error::ReadError;
 use crate::error::LogError;
 use crate::index::transaction::collect;
-use crate::segment::{BatchScan, Scanned, read_exactly};
+use crate::segment::{BatchScan, Scanned, Segment, read_exactly};
 use crate::storage::StorageFile;
 use crate::tail::{TailBatch, joined};
 use bytes::Bytes;
@@ -35,6 +35,16 @@ struct FileRun {
     path: PathBuf,
     start: u64,
     end: u64,
+    /// Where to go on when the segment has nothing left from the offset on: compaction took it.
+    gap_ends: Option<i64>,
+}
+
+/// What a part of a log file holds.
+enum Found {
+    Nothing,
+    Batches(Run),
+    /// Nothing before this offset.
+    Gap(i64),
 }
 
 /// Batches in one piece, and the offset after them.
@@ -44,38 +54,57 @@ struct Run {
 }
 
 pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResult, ReadError> {
-    let (offsets, plan) = {
-        let mut state = log.lock();
-        let offsets = state.offsets();
-        (offsets, state.plan(log, &request, offsets)?)
-    };
-    let bound = bound_of(offsets, request.isolation);
-    let mut result = ReadResult {
-        batches: Vec::new(),
-        aborted: Vec::new(),
-        offsets,
-    };
-    let run = match plan {
-        Plan::Nothing => None,
-        Plan::Tail(batches) => batches.last().map(|last| Run {
-            next_offset: last.next_offset,
-            bytes: joined(&batches),
-        }),
-        Plan::File(run) => read_run(&run, &request, bound)?,
-    };
-    let Some(run) = run else { return Ok(result) };
-    assert!(
-        run.next_offset <= bound,
-        "invariant: nothing beyond the bound is handed out"
-    );
-    if request.isolation == Isolation::LastStable {
-        let mut state = log.lock();
-        // What is below the log start by now has lost its list of aborted transactions as well.
-        state.check_readable(request.offset)?;
-        result.aborted = state.aborted_within(log, request.offset, run.next_offset)?;
+    let mut sought = request;
+    loop {
+        let (offsets, swaps, plan) = {
+            let mut state = log.lock();
+            let offsets = state.offsets();
+            (offsets, state.swaps, state.plan(log, &sought, offsets)?)
+        };
+        let bound = bound_of(offsets, request.isolation);
+        let mut result = ReadResult {
+            batches: Vec::new(),
+            aborted: Vec::new(),
+            offsets,
+        };
+        let run = match read_planned(plan, &sought, bound)? {
+            Found::Nothing => return Ok(result),
+            Found::Gap(offset) => {
+                sought.offset = offset;
+                continue;
+            }
+            Found::Batches(run) => run,
+        };
+        assert!(
+            run.next_offset <= bound,
+            "invariant: nothing beyond the bound is handed out"
+        );
+        if request.isolation == Isolation::LastStable {
+            let mut state = log.lock();
+            // What is below the log start by now has lost its list of aborted transactions as well.
+            state.check_readable(request.offset)?;
+            if state.swaps != swaps {
+                // The list may not name what was read from a file that compaction has replaced.
+                continue;
+            }
+            result.aborted = state.aborted_within(log, sought.offset, run.next_offset)?;
+        }
+        result.batches.push(run.bytes);
+        return Ok(result);
     }
-    result.batches.push(run.bytes);
-    Ok(result)
+}
+
+fn read_planned(plan: Plan, request: &ReadRequest, bound: i64) -> Result<Found, ReadError> {
+    match plan {
+        Plan::Nothing => Ok(Found::Nothing),
+        Plan::Tail(batches) => Ok(batches.last().map_or(Found::Nothing, |last| {
+            Found::Batches(Run {
+                next_offset: last.next_offset,
+                bytes: joined(&batches),
+            })
+        })),
+        Plan::File(run) => read_run(&run, request, bound),
+    }
 }
 
 fn bound_of(offsets: LogOffsets, isolation: Isolation) -> i64 {
@@ -120,6 +149,8 @@ impl PartitionState {
             return Ok(Plan::Tail(batches));
         }
         let index = self.segment_index(offset);
+        let next = self.segments.get(index + 1).map(Segment::base_offset);
+        let gap_ends = next.filter(|next| *next <= self.cleaned_below);
         let Some(segment) = self.segments.get_mut(index) else {
             return Ok(Plan::Nothing);
         };
@@ -128,6 +159,7 @@ impl PartitionState {
             end: segment.size_bytes(),
             file: segment.log().clone(),
             path: segment.path().to_owned(),
+            gap_ends,
         }))
     }
 
@@ -162,8 +194,8 @@ impl PartitionState {
 }
 
 /// Batches from `request.offset` on. That offset lies below the bound, so a segment that has no
-/// batch for it has lost some.
-fn read_run(run: &FileRun, request: &ReadRequest, bound: i64) -> Result<Option<Run>, ReadError> {
+/// batch for it has lost some, or compaction took them.
+fn read_run(run: &FileRun, request: &ReadRequest, bound: i64) -> Result<Found, ReadError> {
     let mut position = run.start;
     let mut want = request.max_bytes.saturating_add(SLACK_BYTES) as u64;
     while position < run.end {
@@ -176,7 +208,7 @@ fn read_run(run: &FileRun, request: &ReadRequest, bound: i64) -> Result<Option<R
             return take_batches(run, request, bound, buffer, position);
         }
         if first_bytes > request.max_bytes && !request.at_least_one {
-            return Ok(None);
+            return Ok(Found::Nothing);
         }
         if position == before && (buffer.len() as u64) < want.max(1) {
             return Err(corrupt(
@@ -189,12 +221,10 @@ fn read_run(run: &FileRun, request: &ReadRequest, bound: i64) -> Result<Option<R
         // Batches before the offset filled the buffer, or the first one is larger than it.
         want = want.max(first_bytes as u64);
     }
-    Err(corrupt(
-        run,
-        request.offset,
-        run.end,
-        "the segment has no batch for this offset",
-    ))
+    run.gap_ends.map(Found::Gap).ok_or_else(|| {
+        let reason = "the segment has no batch for this offset";
+        corrupt(run, request.offset, run.end, reason)
+    })
 }
 
 /// Passes over batches that end before `offset`.
@@ -225,7 +255,7 @@ fn take_batches(
     bound: i64,
     buffer: Bytes,
     position: u64,
-) -> Result<Option<Run>, ReadError> {
+) -> Result<Found, ReadError> {
     let mut rest = buffer.clone();
     let mut taken = 0;
     let mut next_offset = request.offset;
@@ -252,7 +282,10 @@ fn take_batches(
         taken += batch.size_bytes();
         next_offset = batch.next_offset();
     }
-    Ok((taken > 0).then(|| Run {
+    if taken == 0 {
+        return Ok(Found::Nothing);
+    }
+    Ok(Found::Batches(Run {
         bytes: buffer.slice(..taken),
         next_offset,
     }))
@@ -313,6 +346,30 @@ pub(super) fn max_timestamp(log: &PartitionLog) -> Result<Option<(i64, i64)>, Re
         }
         largest
     };
+    let Some(largest) = largest else {
+        return Ok(None);
+    };
+    match offset_for_timestamp(log, largest)? {
+        Some(found) => Ok(Some(found)),
+        // It is that of a batch which compaction has emptied.
+        None => max_timestamp_of_records(log),
+    }
+}
+
+fn max_timestamp_of_records(log: &PartitionLog) -> Result<Option<(i64, i64)>, ReadError> {
+    let (log_start, runs) = {
+        let mut state = log.lock();
+        (state.log_start, state.time_runs(log, i64::MIN)?)
+    };
+    let mut largest: Option<i64> = None;
+    for run in runs {
+        let mut scan = BatchScan::over(run.file.as_ref(), &run.path, run.start, run.end);
+        while let Scanned::Batch(_, batch) = scan.next()? {
+            if batch.record_count() > 0 && batch.last_offset() >= log_start {
+                largest = largest.max(Some(batch.max_timestamp()));
+            }
+        }
+    }
     largest.map_or(Ok(None), |timestamp| offset_for_timestamp(log, timestamp))
 }
 

@@ -7,11 +7,12 @@
 use super::append::aborted_entry;
 use super::state::PartitionState;
 use super::{PartitionSetup, Recovery};
+use crate::compaction::manifest;
 use crate::error::LogError;
 use crate::leader_epoch::LeaderEpochs;
 use crate::producer_state::{ProducerState, snapshot};
 use crate::retention::{read_log_start, write_log_start};
-use crate::segment::{BatchPlace, Scanned, Segment, base_offset_of, check_place};
+use crate::segment::{BatchPlace, Scanned, Segment, base_offset_of, check_place, follows};
 use crate::storage::Storage;
 use millstream_protocol::RecordBatch;
 use std::path::{Path, PathBuf};
@@ -22,10 +23,12 @@ pub(super) fn open(setup: &PartitionSetup) -> Result<PartitionState, LogError> {
     storage
         .create_dir_all(directory)
         .map_err(|error| LogError::io("create", directory, error))?;
+    let compaction = manifest::settle(storage, directory)?;
     let log_start = read_log_start(storage, directory)?;
     let segments = open_segments(storage, directory, log_start)?;
     let mut state = PartitionState::new(segments, LeaderEpochs::load(storage, directory)?);
     state.names_changed = true;
+    state.cleaned_below = compaction.cleaned_below;
     let opening = Opening {
         setup,
         storage,
@@ -154,14 +157,13 @@ impl Opening<'_> {
             let Some(segment) = state.segments.get_mut(index) else {
                 break;
             };
-            let damage = if segment.base_offset() == expected {
+            let begins = segment.base_offset();
+            let damage = if follows(begins, expected, state.cleaned_below) {
+                state.log_end = begins;
                 self.scan_segment(state, index)?
             } else {
-                let found = segment.base_offset();
-                Some((
-                    0,
-                    format!("a segment begins at {found}, {expected} was to follow"),
-                ))
+                let reason = format!("a segment begins at {begins}, {expected} was to follow");
+                Some((0, reason))
             };
             if let Some((position, reason)) = damage {
                 self.cut(state, index, position, reason)?;
@@ -171,8 +173,9 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Segments that are not scanned end where the next one begins.
+    /// Segments that are not scanned end where the next one begins, but for what compaction took.
     fn check_contiguous(&self, state: &mut PartitionState, first: usize) -> Result<(), LogError> {
+        let cleaned_below = state.cleaned_below;
         let bases: Vec<i64> = state
             .segments
             .iter()
@@ -181,7 +184,7 @@ impl Opening<'_> {
             .collect();
         for (segment, next) in state.segments.iter_mut().zip(bases).take(first) {
             let end = end_of(segment, self.storage)?;
-            if end != next {
+            if !follows(next, end, cleaned_below) {
                 let reason = format!("it ends at offset {end}, the next segment begins at {next}");
                 return Err(LogError::corrupt(
                     segment.path(),
@@ -214,7 +217,7 @@ impl Opening<'_> {
                 Scanned::End => return Ok(None),
                 Scanned::Damaged(position, reason) => return Ok(Some((position, reason))),
             };
-            if let Err(reason) = check_place(&batch, state.log_end) {
+            if let Err(reason) = check_place(&batch, state.log_end, state.cleaned_below) {
                 return Ok(Some((position, reason)));
             }
             let ended = match state.producers.replay(&batch) {
@@ -348,11 +351,14 @@ pub(super) fn replayed(
     state: &mut PartitionState,
 ) -> Result<ProducerState, LogError> {
     let log_end = state.log_end;
+    // A snapshot from within what was compacted may know of a transaction whose end is gone.
+    let oldest = state.cleaned_below;
     let (mut offset, mut producers) =
-        snapshot::load(storage, directory, log_end)?.unwrap_or_default();
+        snapshot::load(storage, directory, oldest..=log_end)?.unwrap_or_default();
     let first = state.segment_index(offset);
     for segment in state.segments.iter_mut().skip(first) {
-        if offset >= log_end {
+        // Compaction may have taken the last offsets before the log end.
+        if segment.base_offset() >= log_end {
             break;
         }
         let from = segment.position_for(storage, offset - 1)?;

@@ -59,7 +59,7 @@ impl PartitionState {
         while !rest.is_empty() {
             let split = RecordBatch::split_from(&mut rest).map_err(|error| error.to_string());
             let batch = split.and_then(|batch| batch.ok_or("a batch is cut short".to_owned()));
-            let checked = batch.and_then(|batch| check_place(&batch, expected).map(|()| batch));
+            let checked = batch.and_then(|batch| check_place(&batch, expected, 0).map(|()| batch));
             let batch = checked.map_err(|reason| {
                 let active = self.active();
                 let reason = format!("journal frame at offset {expected}: {reason}");

@@ -31,6 +31,10 @@ pub(crate) struct PartitionState {
     /// Of the latest append.
     pub(super) journal_position: u64,
     pub(crate) tail: Tail,
+    /// Between batches that lie below, offsets may be missing: compaction took them.
+    pub(crate) cleaned_below: i64,
+    /// How often compaction has replaced segments.
+    pub(super) swaps: u64,
     /// Whether any transaction was ever aborted here: spares readers the look-up.
     pub(super) has_aborted: bool,
     offline: Option<Offline>,
@@ -73,6 +77,8 @@ impl PartitionState {
             undurable: VecDeque::new(),
             journal_position: 0,
             tail: Tail::default(),
+            cleaned_below: 0,
+            swaps: 0,
             has_aborted: false,
             offline: None,
             unsynced: Vec::new(),

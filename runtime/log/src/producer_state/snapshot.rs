@@ -16,6 +16,7 @@ use super::ProducerState;
 use super::machine::{BatchMark, ProducerEntry, WINDOW_BATCHES};
 use crate::error::LogError;
 use crate::storage::{OpenMode, Storage, read_all};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 4] = b"MSPS";
@@ -131,15 +132,15 @@ pub(crate) fn write(
     Ok(path)
 }
 
-/// The newest good snapshot at or below `at_most`, with its offset. Damaged ones are passed over.
+/// The newest good snapshot within these offsets, with its own. Damaged ones are passed over.
 pub(crate) fn load(
     storage: &dyn Storage,
     directory: &Path,
-    at_most: i64,
+    within: RangeInclusive<i64>,
 ) -> Result<Option<(i64, ProducerState)>, LogError> {
     for offset in list(storage, directory)?
         .into_iter()
-        .filter(|offset| *offset <= at_most)
+        .filter(|offset| within.contains(offset))
     {
         let path = path_of(directory, offset);
         let bytes = storage

@@ -64,12 +64,16 @@ fn l4_a_damaged_snapshot_is_passed_over_for_an_older_one() {
     let old = state_of(&[(1, 0, false, false)]);
     write(&storage, &directory, 10, &old).unwrap();
     let path = write(&storage, &directory, 20, &state_of(&[(2, 0, false, false)])).unwrap();
-    let (offset, _) = load(&storage, &directory, 100).unwrap().unwrap();
+    let (offset, _) = load(&storage, &directory, 0..=100).unwrap().unwrap();
     assert_eq!(offset, 20);
     let file = storage.open(&path, OpenMode::Write).unwrap();
     file.write_at(&[&[0xff]], 12).unwrap();
-    assert_eq!(load(&storage, &directory, 100).unwrap(), Some((10, old)));
-    assert_eq!(load(&storage, &directory, 9).unwrap(), None);
+    assert_eq!(
+        load(&storage, &directory, 0..=100).unwrap(),
+        Some((10, old))
+    );
+    assert_eq!(load(&storage, &directory, 0..=9).unwrap(), None);
+    assert_eq!(load(&storage, &directory, 11..=100).unwrap(), None);
 }
 
 #[test]

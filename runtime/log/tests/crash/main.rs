@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod check;
+mod compaction;
 mod workload;
 
 use std::io;
@@ -16,6 +17,7 @@ use millstream_log::FaultyStorage;
 use millstream_log::storage::{Fault, OperationKind, Unsynced};
 
 use check::{check_image, check_next_life};
+use compaction::Life;
 use workload::{Workload, open};
 
 fn fates(operations: usize) -> Vec<Unsynced> {
@@ -179,4 +181,99 @@ fn l2_x1_a_disk_that_fails_at_any_operation_loses_nothing_acknowledged() {
 
 fn operations_of(kind: OperationKind) -> usize {
     Workload::run(4, 90).storage.count_of(kind)
+}
+
+/// A life with compaction, cut after every operation; every `stride`-th of these recoveries is cut
+/// after every operation as well.
+fn enumerate_compaction(seed: u64, steps: usize, stride: usize) -> usize {
+    let mut life = Life::begin(seed);
+    life.live(steps).unwrap();
+    assert!(
+        life.swaps >= 8,
+        "seed {seed}: only {} logs compacted",
+        life.swaps
+    );
+    let mut images = 0;
+    life.storage.for_each_crash_point(0, |point| {
+        let operations = point.operations;
+        let all = fates(operations);
+        for unsynced in [all[0], all[1 + operations % 6]] {
+            let context = format!(
+                "compaction, seed {seed}, power cut after {operations} operations (last {:?} \
+                 {:?}), {unsynced:?}",
+                point.last, point.last_path
+            );
+            life.check(&point.image(unsynced), operations, &context);
+            images += 1;
+        }
+        if operations % stride != 0 {
+            return;
+        }
+        let first = fates(operations)[operations / stride % 7];
+        let storage = FaultyStorage::over(&point.image(first));
+        drop(compaction::open(storage.clone()).unwrap());
+        storage.for_each_crash_point(0, |second| {
+            let seed = second.operations as u64;
+            for unsynced in [Unsynced::Lost, Unsynced::Kept, Unsynced::Mixed { seed }] {
+                let context = format!(
+                    "compaction, power cut after {operations} operations ({first:?}), recovery cut \
+                     after {seed} ({:?} {:?}), {unsynced:?}",
+                    second.last, second.last_path
+                );
+                life.check(&second.image(unsynced), operations, &context);
+                images += 1;
+            }
+        });
+    });
+    images
+}
+
+#[test]
+fn l6_a_power_cut_at_any_operation_of_a_compaction_leaves_the_log_before_or_after_it() {
+    let images: usize = seeds()
+        .map(|seed| enumerate_compaction(seed + 20, 50, 149))
+        .sum();
+    println!("{images} images of crashes around compactions checked");
+    assert!(images > 2000, "only {images} images");
+}
+
+#[test]
+fn l2_l6_a_disk_that_fails_at_any_operation_of_a_compaction_loses_nothing_acknowledged() {
+    let mut failures = 0;
+    for (kind, error) in [
+        (OperationKind::Write, io::ErrorKind::StorageFull),
+        (OperationKind::SyncFile, io::ErrorKind::Other),
+        (OperationKind::SyncDirectory, io::ErrorKind::Other),
+        (OperationKind::CreateFile, io::ErrorKind::StorageFull),
+        (OperationKind::Rename, io::ErrorKind::Other),
+        (OperationKind::RemoveFile, io::ErrorKind::Other),
+        (OperationKind::SetLength, io::ErrorKind::Other),
+    ] {
+        for after in (0..).step_by(3) {
+            let mut life = Life::begin(31);
+            life.storage.inject(Fault {
+                kind,
+                path_contains: "table-".to_owned(),
+                after,
+                error,
+            });
+            let Err(failure) = life.live(60) else { break };
+            failures += 1;
+            let operations = life.storage.operation_count();
+            let lost = life.storage.crash_with(Unsynced::Lost);
+            let mixed = life
+                .storage
+                .crash_with(Unsynced::Mixed { seed: after as u64 });
+            for (image, name) in [
+                (life.storage.fork(), "killed"),
+                (lost, "power cut"),
+                (mixed, "half kept"),
+            ] {
+                let context = format!("compaction, {kind:?} {after} failed ({failure}), {name}");
+                life.check(&image, operations, &context);
+            }
+        }
+    }
+    println!("{failures} failing operations around compactions checked");
+    assert!(failures > 50, "only {failures} operations failed");
 }

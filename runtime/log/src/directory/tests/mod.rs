@@ -1,6 +1,7 @@
 //! Directories that are opened, closed, crashed, or somebody else's.
 
 mod altering;
+mod compaction;
 mod concurrent;
 mod failing;
 mod stale;

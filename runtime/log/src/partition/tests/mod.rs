@@ -1,6 +1,8 @@
 //! Tests of the partition log over a storage in memory: what the fixture does for all of them.
 
 mod append;
+mod compaction;
+mod compaction_model;
 mod durable;
 mod failure;
 mod model;
