@@ -6,6 +6,7 @@
 
 use crate::output;
 use crate::signals::Signals;
+use crate::topics::setting;
 use anyhow::{Context, anyhow};
 use millstream::{Broker, Durability};
 use std::io::{self, Write};
@@ -36,6 +37,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     default_partitions: i32,
+    /// What holds for topics without a setting of their own, by the broker's name for it, as in
+    /// log.retention.ms=60000; may be repeated
+    #[arg(long = "config", value_name = "NAME=VALUE", value_parser = setting)]
+    configs: Vec<(String, String)>,
     /// Cluster id of a new data directory; an existing directory must have this one [default: drawn
     /// at random]
     #[arg(long, value_name = "ID")]
@@ -51,7 +56,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .durability(durability)
         .auto_create_topics(!arguments.no_auto_create_topics)
         .default_partitions(arguments.default_partitions)
-        .configure(|config| config.cluster_id = arguments.cluster_id);
+        .configure(|config| {
+            config.cluster_id = arguments.cluster_id;
+            config.log_settings.extend(arguments.configs);
+        });
     let directory = arguments.data_dir.display().to_string();
     let broker = options
         .open(&arguments.data_dir)

@@ -1,8 +1,8 @@
-//! `millstream groups`: which there are, who is in them, how far they have got.
+//! `millstream groups`: which there are, who is in them, how far they have got, and their end.
 //!
 //! Invariants: lag counts to the last stable offset, the end that a reader of committed data can
 //! reach; offsets of transactions that are still open do not count as committed.
-//! Never: joins a group or changes an offset.
+//! Never: joins a group; deletes an offset of a topic that members read (the broker refuses).
 
 use crate::connection::Connection;
 use crate::output::{Output, Table};
@@ -14,7 +14,7 @@ use millstream::formats::protocol::messages::describe_groups::DescribedGroupMemb
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Show groups, their members, committed offsets and lag.
+/// Show groups, their members, committed offsets and lag; delete them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -26,7 +26,14 @@ pub(crate) struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List groups with their states
-    List,
+    List {
+        /// Only groups in this state, as in Stable or Empty; may be repeated
+        #[arg(long = "state", value_name = "STATE")]
+        states: Vec<String>,
+        /// Only groups of this type: classic or consumer; may be repeated
+        #[arg(long = "type", value_name = "TYPE")]
+        types: Vec<String>,
+    },
     /// Show a group's state, members, committed offsets and lag
     Describe {
         /// Id of the group
@@ -45,13 +52,24 @@ enum Action {
         /// Id of the group
         group: String,
     },
+    /// Delete what a group has committed for a topic that none of its members reads
+    DeleteOffsets {
+        /// Id of the group
+        group: String,
+        /// Name of the topic
+        #[arg(long)]
+        topic: String,
+        /// For this partition only; may be repeated
+        #[arg(long = "partition", value_name = "N")]
+        partitions: Vec<i32>,
+    },
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let admin = arguments.connection.admin()?;
     let mut output = Output::new();
     match arguments.action {
-        Action::List => list(&admin, &mut output).await?,
+        Action::List { states, types } => list(&admin, &states, &types, &mut output).await?,
         Action::Describe { group } => describe(&admin, &group, &mut output).await?,
         Action::Offsets { group, json } => {
             let rows = progress(&admin, &group).await?;
@@ -68,17 +86,59 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             deleted.with_context(|| format!("group {group} (see `millstream groups list`)"))?;
             output.line(format_args!("deleted {group}"))?;
         }
+        Action::DeleteOffsets {
+            group,
+            topic,
+            partitions,
+        } => delete_offsets(&admin, &group, &topic, partitions, &mut output).await?,
     }
     output.finish()?;
     Ok(())
 }
 
-async fn list(admin: &Admin, output: &mut Output) -> anyhow::Result<()> {
-    let mut table = Table::new(&["group", "state", "protocol"]);
+async fn list(
+    admin: &Admin,
+    states: &[String],
+    types: &[String],
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let passes = |wanted: &[String], value: &str| {
+        let same = |wanted: &String| wanted.eq_ignore_ascii_case(value);
+        wanted.is_empty() || wanted.iter().any(same)
+    };
+    let mut table = Table::new(&["group", "state", "protocol", "type"]);
     for group in admin.list_groups().await? {
-        table.row(vec![group.group_id, group.group_state, group.protocol_type]);
+        if passes(states, &group.group_state) && passes(types, &group.group_type) {
+            let (id, state) = (group.group_id, group.group_state);
+            table.row(vec![id, state, group.protocol_type, group.group_type]);
+        }
     }
     table.print(output)?;
+    Ok(())
+}
+
+async fn delete_offsets(
+    admin: &Admin,
+    group: &str,
+    topic: &str,
+    partitions: Vec<i32>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let committed = admin.group_offsets(group).await?;
+    let wanted = |partition: &&TopicPartition| {
+        let named = partitions.is_empty() || partitions.contains(&partition.partition);
+        *partition.topic == *topic && named
+    };
+    let gone: Vec<TopicPartition> = committed.keys().filter(wanted).cloned().collect();
+    anyhow::ensure!(
+        !gone.is_empty(),
+        "group {group} has committed nothing there (see `millstream groups offsets {group}`)"
+    );
+    let deleted = admin.delete_group_offsets(group, &gone).await;
+    deleted.with_context(|| format!("cannot delete offsets of group {group}"))?;
+    for partition in gone {
+        output.line(format_args!("deleted the offset of {group} at {partition}"))?;
+    }
     Ok(())
 }
 

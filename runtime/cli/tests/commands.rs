@@ -301,6 +301,95 @@ async fn groups_are_listed_with_offsets_and_lag_and_unknown_ones_are_empty() {
     broker.terminate().await;
 }
 
+#[tokio::test]
+async fn topics_change_grow_and_lose_records_and_groups_lose_offsets() {
+    let directory = TempDir::new().unwrap();
+    let broker = Broker::start(directory.path()).await;
+    let own = ["--config", "retention.ms=60000"];
+    let create = ["topics", "create", "orders", "--partitions", "1"];
+    broker.text(&[&create[..], &own].concat(), "").await;
+    let alter = [
+        "topics",
+        "alter",
+        "orders",
+        "--delete-config",
+        "retention.ms",
+    ];
+    let more = [
+        "--config",
+        "segment.ms=5000",
+        "--append",
+        "cleanup.policy=compact",
+    ];
+    let altered = broker.text(&[&alter[..], &more].concat(), "").await;
+    assert!(
+        altered.contains("orders has cleanup.policy=delete,compact\n"),
+        "{altered}"
+    );
+    let described = broker.text(&["topics", "describe", "orders"], "").await;
+    assert!(described.contains("segment.ms=5000\n"), "{described}");
+    assert!(!described.contains("retention.ms"), "{described}");
+    let all = ["topics", "describe", "orders", "--configs"];
+    let described = broker.text(&all, "").await;
+    assert!(
+        described.contains("retention.ms=604800000 (default)\n"),
+        "{described}"
+    );
+    let senseless = ["topics", "alter", "orders", "--config", "retention.ms=soon"];
+    let refused = failure(&broker.run(&senseless, "").await);
+    assert!(
+        refused.contains("retention.ms") && refused.contains("at least -1"),
+        "{refused}"
+    );
+
+    broker
+        .text(
+            &["produce", "orders", "--key-separator", ":"],
+            "a:1\na:2\na:3\n",
+        )
+        .await;
+    let grown = broker
+        .text(&["topics", "add-partitions", "orders", "--total", "2"], "")
+        .await;
+    assert_eq!(grown, "orders has 2 partitions\n");
+    let fewer = ["topics", "add-partitions", "orders", "--total", "1"];
+    let refused = failure(&broker.run(&fewer, "").await);
+    assert!(refused.contains("would not be an increase"), "{refused}");
+    let before = [
+        "topics",
+        "delete-records",
+        "orders",
+        "--partition",
+        "0",
+        "--before",
+        "2",
+    ];
+    let deleted = broker.text(&before, "").await;
+    assert!(
+        deleted
+            .lines()
+            .any(|line| line.trim_end() == "0          2"),
+        "{deleted}"
+    );
+    assert_eq!(broker.consume("orders", &[]).await.len(), 1);
+    broker
+        .text(&["topics", "delete-records", "orders", "--all"], "")
+        .await;
+    assert!(broker.consume("orders", &[]).await.is_empty());
+
+    commit(&broker.address, "g", 2).await;
+    let empty = ["groups", "list", "--state", "empty", "--type", "classic"];
+    assert!(broker.text(&empty, "").await.contains("g "));
+    let stable = ["groups", "list", "--state", "stable"];
+    assert!(!broker.text(&stable, "").await.contains("g "));
+    let offsets = ["groups", "delete-offsets", "g", "--topic", "orders"];
+    let deleted = broker.text(&offsets, "").await;
+    assert_eq!(deleted, "deleted the offset of g at orders-0\n");
+    let nothing = failure(&broker.run(&offsets, "").await);
+    assert!(nothing.contains("committed nothing there"), "{nothing}");
+    broker.terminate().await;
+}
+
 /// Commits an offset of `orders-0` from outside any membership.
 async fn commit(address: &str, group: &str, offset: i64) {
     use millstream::client::{Consumer, OffsetAndMetadata};

@@ -19,7 +19,10 @@ pub mod transport;
 #[cfg(test)]
 mod scripted;
 
-pub use admin::{Admin, AdminError, NewTopic, OffsetSpec, TopicDescription};
+pub use admin::{
+    Admin, AdminError, ConfigChange, ConfigEntry, ConfigSource, NewTopic, OffsetSpec,
+    TopicDescription,
+};
 pub use clock::Clock;
 pub use cluster::{Cluster, CoordinatorKind, NodeId};
 pub use config::ClientConfig;

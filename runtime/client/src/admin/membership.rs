@@ -3,12 +3,19 @@
 //! Invariants: a group is asked about at its coordinator; a list covers every broker.
 //! Never: joins a group.
 
-use futures::future::BoxFuture;
-use millstream_protocol::messages::{
-    DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest, describe_groups, list_groups,
-};
-use millstream_protocol::{ApiKey, ErrorCode, Request};
+use std::sync::Arc;
 
+use futures::future::BoxFuture;
+use millstream_protocol::messages::offset_delete::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
+use millstream_protocol::messages::{
+    DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest, OffsetDeleteRequest,
+    describe_groups, list_groups,
+};
+use millstream_protocol::{ApiKey, ErrorCode, Request, TopicPartition};
+
+use super::offsets::by_topic;
 use super::{Admin, AdminError, check, passing};
 use crate::cluster::CoordinatorKind;
 
@@ -100,6 +107,41 @@ impl Admin {
         })
     }
 
+    /// Deletes what a group has committed for these partitions.
+    ///
+    /// # Errors
+    /// Where members of the group read one of the topics (`GROUP_SUBSCRIBED_TO_TOPIC`), there is no
+    /// such group or partition, or the coordinator does not answer in time.
+    pub fn delete_group_offsets<'a>(
+        &'a self,
+        group: &'a str,
+        partitions: &'a [TopicPartition],
+    ) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let call = "delete_group_offsets()";
+            let topics = by_topic(partitions).into_iter();
+            let request = OffsetDeleteRequest {
+                group_id: group.to_owned(),
+                topics: topics.map(offsets_of).collect(),
+            };
+            let (code, topics) = self
+                .ask_group(group, request, |answer| {
+                    (answer.error_code, (answer.error_code, answer.topics))
+                })
+                .await?;
+            check(call, group, code, None)?;
+            for topic in topics {
+                for result in topic.partitions {
+                    let name = topic.name.as_str();
+                    let partition = TopicPartition::new(name, result.partition_index);
+                    let subject = format!("{group} at {partition}");
+                    check(call, &subject, result.error_code, None)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Asks a group's coordinator, and again while it says that it is loading or moving.
     async fn ask_group<R: Request + Clone, T>(
         &self,
@@ -129,5 +171,15 @@ impl Admin {
             tokio::time::sleep(self.cluster.retry_pause(attempt)).await;
             attempt += 1;
         }
+    }
+}
+
+fn offsets_of((name, partitions): (Arc<str>, Vec<i32>)) -> OffsetDeleteRequestTopic {
+    let partitions = partitions.into_iter();
+    OffsetDeleteRequestTopic {
+        name: name.to_string(),
+        partitions: partitions
+            .map(|partition_index| OffsetDeleteRequestPartition { partition_index })
+            .collect(),
     }
 }

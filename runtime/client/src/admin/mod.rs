@@ -9,6 +9,7 @@ mod groups;
 mod markers;
 mod membership;
 mod offsets;
+mod records;
 mod topics;
 mod transactions;
 
@@ -23,6 +24,7 @@ use crate::config::ClientConfig;
 use crate::error::{ClusterError, RequestError};
 use crate::transport::IntoTransport;
 
+pub use configs::{ConfigChange, ConfigEntry, ConfigSource};
 pub use offsets::OffsetSpec;
 pub use topics::{NewTopic, TopicDescription};
 

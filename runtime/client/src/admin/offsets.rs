@@ -25,6 +25,8 @@ pub enum OffsetSpec {
     LatestCommitted,
     /// The first one at or after a time in milliseconds since 1970.
     Timestamp(i64),
+    /// That of the record with the largest timestamp.
+    MaxTimestamp,
 }
 
 impl Admin {
@@ -112,6 +114,7 @@ fn list_request(
         OffsetSpec::Latest => (-1, 0),
         OffsetSpec::LatestCommitted => (-1, 1),
         OffsetSpec::Timestamp(timestamp) => (timestamp, 0),
+        OffsetSpec::MaxTimestamp => (-3, 0),
     };
     let look_up = |partition_index| ListOffsetsPartition {
         partition_index,

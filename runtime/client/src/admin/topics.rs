@@ -1,4 +1,4 @@
-//! Topics: create, delete, list, describe.
+//! Topics: create, enlarge, delete, list, describe.
 //!
 //! Invariants: a topic that is created is there when the call returns.
 //! Never: deletes a topic of the broker's own.
@@ -7,9 +7,12 @@ use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use millstream_protocol::messages::create_partitions::CreatePartitionsTopic;
 use millstream_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use millstream_protocol::messages::delete_topics::DeleteTopicState;
-use millstream_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest};
+use millstream_protocol::messages::{
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest,
+};
 use millstream_protocol::{ErrorCode, Uuid};
 
 use super::{Admin, AdminError, check};
@@ -112,6 +115,44 @@ impl Admin {
                 Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(false),
                 Err(error) => Err(error),
             }
+        })
+    }
+
+    /// Adds partitions to a topic until it has this many. Records of a key that are there already
+    /// stay where they are, while later ones may go elsewhere.
+    ///
+    /// # Errors
+    /// Where the topic has as many or more (`INVALID_PARTITIONS`), there is none of that name, or
+    /// no broker answers.
+    pub fn add_partitions<'a>(
+        &'a self,
+        topic: &'a str,
+        total: i32,
+    ) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let asked = CreatePartitionsTopic {
+                name: topic.to_owned(),
+                count: total,
+                assignments: None,
+            };
+            let request = CreatePartitionsRequest {
+                topics: vec![asked],
+                timeout_ms: 30_000,
+                validate_only: false,
+            };
+            let response = self
+                .ask(|| async {
+                    let timeout = self.cluster.config().request_timeout;
+                    let node = self.cluster.any_node()?;
+                    Ok(self.cluster.request(node, request.clone(), timeout).await?)
+                })
+                .await?;
+            for result in response.results {
+                let (code, message) = (result.error_code, result.error_message);
+                check("add_partitions()", topic, code, message)?;
+            }
+            self.cluster.refresh_metadata(&[topic.into()]).await?;
+            Ok(())
         })
     }
 
