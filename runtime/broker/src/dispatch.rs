@@ -221,6 +221,10 @@ fn conclude<M: Message>(context: &RequestContext, answer: &M) -> Outcome {
 fn encode<M: Message>(api: ApiKey, version: i16, correlation_id: i32, answer: &M) -> Outcome {
     match encode_response(api, version, correlation_id, answer) {
         Ok(frame) => Outcome::Answer(frame),
-        Err(error) => Outcome::Close(format!("{api:?} v{version} cannot be answered: {error}")),
+        Err(error) => {
+            // A fault of ours, whatever was asked; the client sees a connection that closes.
+            tracing::error!(?api, version, %error, "an answer cannot be encoded");
+            Outcome::Close(format!("{api:?} v{version} cannot be answered: {error}"))
+        }
     }
 }

@@ -21,10 +21,12 @@ class Case:
 
 
 class Suite:
-    """Foreign software: what it is, how it is had from package registries, and its cases."""
+    """Foreign software: what it is, what makes it ready from package registries, its cases."""
 
-    def __init__(self, name, what, prepare=jars.fetch, fresh=()):
-        self.name, self.what, self.prepare, self.fresh = name, what, prepare, fresh
+    def __init__(self, name, what, prepare=jars.fetch, everywhere=False):
+        self.name, self.what, self.prepare = name, what, prepare
+        # Judges what is ours on Apache Kafka, too: so it runs there whether that was asked or not.
+        self.everywhere = everywhere
         self.cases = []
 
     def case(self, name=None, gap=None):
@@ -57,6 +59,7 @@ class Bench:
         return self.tools_process
 
     def program(self, name, command, **more):
+        name = f"{len(self.programs)}-{name}"
         program = Program(name, command, self.folder, **more)
         self.programs.append(program)
         return program

@@ -139,7 +139,9 @@ def send(client, topic, values, **more):
 
 def read(topic, isolation="read_committed", partitions=1, idle_s=2.0, count=None):
     """All messages of a topic, read by partition, without a group's offsets."""
-    client = consumer("reader-without-commits", isolation_level=isolation, enable_partition_eof=True)
+    client = consumer(
+        "reader-without-commits", isolation_level=isolation, enable_partition_eof=True
+    )
     try:
         client.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
         messages, at_end, deadline = [], set(), time.monotonic() + PATIENCE_S
@@ -219,7 +221,14 @@ def check_headers_nulls_and_empties():
     topic = create("shapes")
     headers = [("h", b"1"), ("h", b"2"), ("empty", b""), ("null", None)]
     headers += [("h", b"\xff\x00"), ("\u00fc", b"u")]
-    shapes = [(b"k", b"v"), (None, b"v"), (b"", b""), (b"k", None), (None, None), (b"\xff", b"\x00")]
+    shapes = [
+        (b"k", b"v"),
+        (None, b"v"),
+        (b"", b""),
+        (b"k", None),
+        (None, None),
+        (b"\xff", b"\x00"),
+    ]
     client, acknowledged = producer(), Acknowledgements()
     for index, (key, value) in enumerate(shapes):
         more = {"headers": headers, "timestamp": 1000 + index, "on_delivery": acknowledged}
@@ -230,7 +239,9 @@ def check_headers_nulls_and_empties():
     messages = read(topic, count=len(shapes) + 1)
     assert [(m.key(), m.value()) for m in messages[:-1]] == shapes
     assert all(m.headers() == headers for m in messages[:-1]), messages[0].headers()
-    assert [m.timestamp()[1] for m in messages[:-1]] == [1000 + index for index in range(len(shapes))]
+    assert [m.timestamp()[1] for m in messages[:-1]] == [
+        1000 + index for index in range(len(shapes))
+    ]
     assert messages[-1].headers() is None
 
 
@@ -390,7 +401,9 @@ def check_transaction_with_offsets():
         writer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), PATIENCE_S)
         # A read_committed client waits for pending offsets to be decided; the other kind sees what is.
         before = committed("g-tx", source, isolation_level="read_uncommitted")[0]
-        assert before == (5 if end == 10 else -1001), f"{before} committed before the transaction is"
+        assert before == (5 if end == 10 else -1001), (
+            f"{before} committed before the transaction is"
+        )
         writer.commit_transaction(PATIENCE_S)
         assert committed("g-tx", source) == [end]
     reader.close()

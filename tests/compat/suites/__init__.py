@@ -1,5 +1,11 @@
 """One module a foreign suite; the order is the order of the table."""
 
-from suites import kafka_programs, kafka_streams, kafka_tools
+from suites import clients, kafka_programs, kafka_streams, kafka_tools, our_job
 
-SUITES = [kafka_tools.SUITE, kafka_programs.SUITE, kafka_streams.SUITE]
+SUITES = [
+    kafka_tools.SUITE,
+    kafka_programs.SUITE,
+    kafka_streams.SUITE,
+    *clients.SUITES,
+    our_job.SUITE,
+]

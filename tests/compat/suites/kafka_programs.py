@@ -35,17 +35,14 @@ def client_compatibility_test(bench):
         "offsets-for-times",
         "cluster-id",
         "create-topics",
+        "describe-acls",
         "describe-configs",
         "idempotent-producer",
     ]
     arguments = [f"--{what}-supported=true" for what in supported]
     arguments += ["--expect-record-too-large-exception=false", "--num-cluster-nodes=1"]
     arguments += ["--topic=client-compatibility"]
-    acls = ["--describe-acls-supported=true"]
-    if bench.broker.name == "millstream":
-        # There are none: a clean refusal is what is checked.
-        acls = ["--describe-acls-supported=false"]
-    result = bench.tools("ClientCompatibilityTest", *arguments, *acls)
+    result = bench.tools("ClientCompatibilityTest", *arguments)
     assert "SUCCESS." in result.out, result
 
 

@@ -18,6 +18,8 @@ use millstream_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// The first version whose answer tells the leader epoch.
+const LEADER_EPOCH_VERSION: i16 = 4;
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
@@ -44,6 +46,12 @@ pub(crate) async fn handle(
         }
         look_up(node, topic, asked, committed)
     };
+    // Older versions have no field for it, and an answer that says too much cannot be encoded.
+    let leader_epoch = if context.api_version >= LEADER_EPOCH_VERSION {
+        LEADER_EPOCH
+    } else {
+        -1
+    };
     let topics = request
         .topics
         .into_iter()
@@ -57,7 +65,7 @@ pub(crate) async fn handle(
                         error_code: ErrorCode::NONE,
                         timestamp,
                         offset,
-                        leader_epoch: if offset < 0 { -1 } else { LEADER_EPOCH },
+                        leader_epoch: if offset < 0 { -1 } else { leader_epoch },
                     },
                     Err(error_code) => ListOffsetsPartitionResponse {
                         partition_index: partition.partition_index,

@@ -14,3 +14,4 @@ pub(crate) mod harness;
 mod partitions;
 mod read_committed;
 mod topics;
+mod versions;
