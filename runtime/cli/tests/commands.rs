@@ -302,7 +302,7 @@ async fn groups_are_listed_with_offsets_and_lag_and_unknown_ones_are_empty() {
 }
 
 #[tokio::test]
-async fn topics_change_grow_and_lose_records_and_groups_lose_offsets() {
+async fn a_topics_settings_change_and_are_shown() {
     let directory = TempDir::new().unwrap();
     let broker = Broker::start(directory.path()).await;
     let own = ["--config", "retention.ms=60000"];
@@ -341,7 +341,16 @@ async fn topics_change_grow_and_lose_records_and_groups_lose_offsets() {
         refused.contains("retention.ms") && refused.contains("at least -1"),
         "{refused}"
     );
+    broker.terminate().await;
+}
 
+#[tokio::test]
+async fn topics_grow_and_lose_records_and_groups_lose_offsets() {
+    let directory = TempDir::new().unwrap();
+    let broker = Broker::start(directory.path()).await;
+    broker
+        .text(&["topics", "create", "orders", "--partitions", "1"], "")
+        .await;
     broker
         .text(
             &["produce", "orders", "--key-separator", ":"],
