@@ -73,6 +73,9 @@ impl Broker {
         node.spawn(group::Coordinator::run_timers(Arc::downgrade(node)));
         node.spawn(checkpoint_loop(&node.config, node.directory.clone()));
         node.spawn(retention_loop(&node.config, node.directory.clone()));
+        if node.config.log_cleaner_enable {
+            node.spawn(compaction_loop(&node.config, node.directory.clone()));
+        }
     }
 
     /// Serves one connection until `incoming` closes and its requests are answered, in their order.
@@ -201,6 +204,32 @@ fn retention_loop(
     }
 }
 
+/// Compacts what is due, again and again: one log at a time, on one thread.
+fn compaction_loop(
+    config: &BrokerConfig,
+    directory: LogDirectory,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (placement, clock) = (config.placement, config.clock);
+    let interval = Duration::from_millis(config.log_cleaner_backoff_ms.unsigned_abs());
+    async move {
+        loop {
+            tokio::time::sleep(interval).await;
+            let (directory, now_ms) = (directory.clone(), clock.now_ms());
+            match placement.blocking(move || directory.compact(now_ms)).await {
+                Ok(Ok(report)) => {
+                    for failed in &report.failed {
+                        tracing::warn!(?failed, "not compacted this time");
+                    }
+                }
+                Ok(Err(LogError::Closed)) => return,
+                Ok(Err(error)) => tracing::error!(%error, "compaction failed"),
+                // It panicked; the next one may fare better.
+                Err(error) => tracing::error!(%error, "compaction broke off"),
+            }
+        }
+    }
+}
+
 /// The part of the settings that the log directory acts on.
 fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig, BrokerError> {
     let partition = PartitionConfig {
@@ -218,6 +247,7 @@ fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig,
         cluster_id: config.cluster_id.clone(),
         seed,
         partition,
+        compaction_map_bytes_max: config.log_cleaner_dedupe_buffer_size,
         ..DirectoryConfig::default()
     })
 }

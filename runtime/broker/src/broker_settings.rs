@@ -65,6 +65,12 @@ settings! {
         "Most members of a group.";
     "group.min.session.timeout.ms": Int = |config| config.group_min_session_timeout_ms,
         "Shortest session timeout that a member may ask for.";
+    "log.cleaner.backoff.ms": Long = |config| config.log_cleaner_backoff_ms,
+        "How long after one round of compaction the next one begins.";
+    "log.cleaner.dedupe.buffer.size": Long = |config| config.log_cleaner_dedupe_buffer_size,
+        "Memory for the keys of the log that is compacted, while it is.";
+    "log.cleaner.enable": Boolean = |config| config.log_cleaner_enable,
+        "Whether topics whose cleanup.policy asks for it are compacted.";
     "log.retention.check.interval.ms": Long = |config| config.log_retention_check_interval_ms,
         "How often the broker looks for segments to delete.";
     "max.connections": Int = |config| config.connections_max.min(i32::MAX as usize),

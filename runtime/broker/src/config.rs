@@ -63,6 +63,14 @@ pub struct BrokerConfig {
     pub connections_max: usize,
     /// `log.retention.check.interval.ms`. Default 300,000.
     pub log_retention_check_interval_ms: i64,
+    /// `log.cleaner.enable`: compacts topics whose `cleanup.policy` asks for it. Default true.
+    pub log_cleaner_enable: bool,
+    /// `log.cleaner.backoff.ms`: how long after one round of compaction the next one begins.
+    /// Default 15,000.
+    pub log_cleaner_backoff_ms: i64,
+    /// `log.cleaner.dedupe.buffer.size`: memory for the keys of the log that is compacted, while it
+    /// is. Default 64 MiB (Kafka: 128 MiB).
+    pub log_cleaner_dedupe_buffer_size: usize,
     /// How often partition files are synced and the journal is recycled. Default 10,000. No setting
     /// in Kafka.
     pub checkpoint_interval_ms: i64,
@@ -119,6 +127,9 @@ impl Default for BrokerConfig {
             connection_in_flight_max: 64,
             connections_max: 2_048,
             log_retention_check_interval_ms: 300_000,
+            log_cleaner_enable: true,
+            log_cleaner_backoff_ms: 15_000,
+            log_cleaner_dedupe_buffer_size: 64 << 20,
             checkpoint_interval_ms: 10_000,
             producer_id_expiration_ms: 86_400_000,
             transaction_state_log_num_partitions: 4,
@@ -142,7 +153,8 @@ impl Default for BrokerConfig {
 impl BrokerConfig {
     /// Refuses what cannot work, naming the setting.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
-        let positive: [(&'static str, i64); 9] = [
+        let positive: [(&'static str, i64); 10] = [
+            ("log.cleaner.backoff.ms", self.log_cleaner_backoff_ms),
             ("num.partitions", self.num_partitions.into()),
             ("message.max.bytes", self.message_max_bytes.into()),
             (

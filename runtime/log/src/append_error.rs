@@ -20,6 +20,12 @@ pub enum AppendError {
         /// The rule.
         rule: &'static str,
     },
+    /// Records without a key, for a compacted topic.
+    #[error("records of a compacted topic need keys: {} of the batch have none", indexes.len())]
+    WithoutKeys {
+        /// Their places in the batch.
+        indexes: Vec<i32>,
+    },
     /// The batch carries the broker's kind of timestamp.
     #[error("a producer's batch must carry create time, not log append time")]
     InvalidTimestamp,
@@ -104,7 +110,9 @@ impl AppendError {
     pub fn error_code(&self) -> ErrorCode {
         match self {
             AppendError::Batch(error) => batch_error_code(error),
-            AppendError::InvalidRecord { .. } => ErrorCode::INVALID_RECORD,
+            AppendError::InvalidRecord { .. } | AppendError::WithoutKeys { .. } => {
+                ErrorCode::INVALID_RECORD
+            }
             AppendError::InvalidTimestamp | AppendError::TimestampOutOfRange { .. } => {
                 ErrorCode::INVALID_TIMESTAMP
             }

@@ -92,8 +92,8 @@ fn checked_client_batch(
     }
     let summary = batch.validate_records(config.max_decompressed_bytes)?;
     if config.compact && summary.without_key > 0 {
-        return Err(AppendError::InvalidRecord {
-            rule: "records of a compacted topic need keys",
+        return Err(AppendError::WithoutKeys {
+            indexes: without_keys(&batch, config)?,
         });
     }
     if config.log_append_time {
@@ -106,6 +106,20 @@ fn checked_client_batch(
     } else {
         RecordBatch::parse(batch.with_max_timestamp(summary.max_timestamp))?
     })
+}
+
+/// Which records have no key.
+fn without_keys(batch: &RecordBatch, config: &PartitionConfig) -> Result<Vec<i32>, AppendError> {
+    let mut records = batch.records(config.max_decompressed_bytes)?;
+    let mut indexes = Vec::new();
+    let mut index = 0;
+    while let Some(record) = records.next_view() {
+        if record?.key.is_none() {
+            indexes.push(index);
+        }
+        index += 1;
+    }
+    Ok(indexes)
 }
 
 /// A record without a time is taken at any time.

@@ -17,14 +17,15 @@
 
 use crate::dispatch::RequestContext;
 use crate::node::Node;
-use crate::partition::Partition;
+use crate::partition::{AppendFailure, Partition};
 use crate::refused::Refused;
 use crate::topics::{TopicEntry, is_internal};
 use crate::transaction::{Mode, produce_error, produce_mode};
 use bytes::Bytes;
-use millstream_log::{AppendOrigin, Appended, failpoint};
+use millstream_log::{AppendError, AppendOrigin, Appended, failpoint};
 use millstream_protocol::messages::produce::{
-    PartitionProduceData, PartitionProduceResponse, TopicProduceData, TopicProduceResponse,
+    BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, TopicProduceData,
+    TopicProduceResponse,
 };
 use millstream_protocol::messages::{ProduceRequest, ProduceResponse};
 use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatch};
@@ -49,7 +50,23 @@ struct Item {
     stamp: ProducerStamp,
 }
 
-type Outcome = Result<Appended, Refused>;
+type Outcome = Result<Appended, Failure>;
+
+/// Why a batch was not appended, and for which of its records that is.
+struct Failure {
+    refused: Refused,
+    /// Places in the batch; none where it is not about single records.
+    records: Vec<i32>,
+}
+
+impl<R: Into<Refused>> From<R> for Failure {
+    fn from(refused: R) -> Self {
+        Failure {
+            refused: refused.into(),
+            records: Vec::new(),
+        }
+    }
+}
 
 /// Appends every partition's batch and answers when all are durable.
 pub(crate) async fn handle(
@@ -296,7 +313,11 @@ fn append(item: Item, origin: AppendOrigin) -> Outcome {
     failpoint::hit("broker.after-produce-append");
     appended.map_err(|error| {
         tracing::debug!(partition = %partition.name(), %error, "append refused");
-        Refused::new(error.error_code(), error.to_string())
+        let mut failure = Failure::from(Refused::new(error.error_code(), error.to_string()));
+        if let AppendFailure::Log(AppendError::WithoutKeys { indexes }) = error {
+            failure.records = indexes;
+        }
+        failure
     })
 }
 
@@ -311,7 +332,7 @@ fn fill(response: &mut ProduceResponse, outcomes: Vec<Outcome>) -> u64 {
                 answer.log_append_time_ms = appended.log_append_time_ms;
                 answer.log_start_offset = appended.log_start_offset;
             }
-            Err(refused) => *answer = failed(answer.index, refused),
+            Err(failure) => *answer = failed(answer.index, failure),
         }
     }
     position
@@ -340,11 +361,21 @@ fn answers(response: &mut ProduceResponse) -> impl Iterator<Item = &mut Partitio
     topics.flat_map(|topic| &mut topic.partition_responses)
 }
 
-fn failed(index: i32, refused: Refused) -> PartitionProduceResponse {
+fn failed(index: i32, failure: Failure) -> PartitionProduceResponse {
+    let Failure { refused, records } = failure;
+    let record_errors = records
+        .into_iter()
+        .map(|batch_index| BatchIndexAndErrorMessage {
+            batch_index,
+            batch_index_error_message: Some(
+                "a compacted topic takes no record without a key".into(),
+            ),
+        });
     PartitionProduceResponse {
         index,
         error_code: refused.code,
         base_offset: -1,
+        record_errors: record_errors.collect(),
         error_message: Some(refused.message),
         ..Default::default()
     }

@@ -6,6 +6,7 @@
 
 mod admin;
 mod bad_input;
+mod compaction;
 mod configs;
 mod cost;
 mod data_path;

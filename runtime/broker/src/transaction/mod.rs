@@ -24,6 +24,8 @@ mod timers;
 mod verification;
 
 #[cfg(test)]
+mod compaction_tests;
+#[cfg(test)]
 mod cost_tests;
 #[cfg(test)]
 mod crash_tests;

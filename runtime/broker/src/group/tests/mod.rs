@@ -3,6 +3,7 @@
 //! Invariants: time is virtual; nothing here sleeps for real.
 //! Never: calls the coordinator; every request goes through frames.
 
+mod compaction;
 mod deletion;
 mod load;
 mod membership;

@@ -21,12 +21,12 @@ const TRANSACTIONAL_ID: &str = "orders-enrichment-1-0";
 
 /// A transactional producer of transaction version 2.
 #[derive(Clone, Copy, Debug)]
-struct Producer {
+pub(super) struct Producer {
     id: i64,
     epoch: i16,
 }
 
-async fn init(client: &mut Client) -> Producer {
+pub(super) async fn init(client: &mut Client) -> Producer {
     loop {
         let request = InitProducerIdRequest {
             transactional_id: Some(TRANSACTIONAL_ID.to_owned()),
@@ -72,7 +72,7 @@ fn offsets_request(
     }
 }
 
-async fn send_offsets(
+pub(super) async fn send_offsets(
     client: &mut Client,
     producer: Producer,
     member: &Member,
@@ -84,7 +84,7 @@ async fn send_offsets(
     answer.topics[0].partitions[0].error_code
 }
 
-async fn end(client: &mut Client, producer: Producer, committed: bool) -> Producer {
+pub(super) async fn end(client: &mut Client, producer: Producer, committed: bool) -> Producer {
     let request = EndTxnRequest {
         transactional_id: TRANSACTIONAL_ID.to_owned(),
         producer_id: producer.id,
