@@ -71,8 +71,16 @@ settings! {
         "Memory for the keys of the log that is compacted, while it is.";
     "log.cleaner.enable": Boolean = |config| config.log_cleaner_enable,
         "Whether topics whose cleanup.policy asks for it are compacted.";
+    "log.flush.scheduler.interval.ms": Long = |_| i64::MAX,
+        "How often partitions are synced by time. The durability mode decides here.";
     "log.retention.check.interval.ms": Long = |config| config.log_retention_check_interval_ms,
         "How often the broker looks for segments to delete.";
+    "log.retention.hours": Int = |_| 168,
+        "What log.retention.ms is where it is not given, in hours.";
+    "log.roll.hours": Int = |_| 168,
+        "What log.roll.ms is where it is not given, in hours.";
+    "log.roll.jitter.hours": Int = |_| 0,
+        "What log.roll.jitter.ms is where it is not given, in hours.";
     "max.connections": Int = |config| config.connections_max.min(i32::MAX as usize),
         "TCP connections beyond this many are closed at once.";
     "node.id": Int = |config| config.node_id,
@@ -115,9 +123,17 @@ settings! {
         "Silence after which a transactional id is forgotten.";
 }
 
-/// Every setting of the broker, by name: its own, and what its topics inherit.
-pub(crate) fn settings(config: &BrokerConfig) -> Vec<BrokerSetting> {
+/// Every setting of the broker, by name: its own, and what its topics inherit. Its data are in
+/// `directory`.
+pub(crate) fn settings(config: &BrokerConfig, directory: String) -> Vec<BrokerSetting> {
     let mut settings = own(config, &BrokerConfig::default());
+    settings.push(BrokerSetting {
+        name: "log.dirs",
+        kind: Kind::String,
+        value: Some(directory),
+        default: None,
+        documentation: "Where the data are.",
+    });
     for setting in SETTINGS {
         let Some(name) = setting.broker else { continue };
         let default = match name {
@@ -143,12 +159,13 @@ mod tests {
 
     #[test]
     fn every_setting_has_one_row_and_a_default_broker_has_nothing_but_defaults() {
-        let settings = settings(&BrokerConfig::default());
+        let settings = settings(&BrokerConfig::default(), "data".to_owned());
         for pair in settings.windows(2) {
             assert_ne!(pair[0].name, pair[1].name);
         }
         for setting in &settings {
-            assert_eq!(setting.source(), Source::Default, "{}", setting.name);
+            let is_given = setting.source() == Source::Broker;
+            assert_eq!(is_given, setting.name == "log.dirs", "{}", setting.name);
             assert!(setting.documentation.ends_with('.'), "{}", setting.name);
         }
     }

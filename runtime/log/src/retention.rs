@@ -2,7 +2,8 @@
 //!
 //! Invariants: records without a timestamp are as old as the first look at their segment tells; the
 //! log start never passes the last stable offset (Kafka: the high watermark), so an
-//! open transaction keeps its records; the active segment is never deleted.
+//! open transaction keeps its records; an active segment that goes is followed by an empty one at
+//! the log end, before it goes.
 //! Never: deletes a segment before the log start is past it; touches a file of a log that is
 //! closed, whose names a later topic may have.
 
@@ -56,6 +57,10 @@ pub(crate) fn apply(
     }
     let last_stable = state.offsets().last_stable;
     let count = deletable(log, state, now_ms, last_stable)?;
+    if count == state.segments.len() {
+        // What is deleted below was the last one, which is not written any longer by then.
+        state.roll(log)?;
+    }
     delete_first(log, state, count)?;
     Ok(count)
 }
@@ -79,10 +84,15 @@ fn deletable(
         .iter()
         .skip(1)
         .map(Segment::base_offset)
+        .chain([state.log_end])
         .collect();
     let mut count = 0;
     let mut kept = false;
     for (segment, end) in state.segments.iter_mut().zip(ends) {
+        if segment.size_bytes() == 0 {
+            // The active one, when nothing was written to it yet.
+            break;
+        }
         let newest = segment.newest(storage, now_ms)?;
         let too_old = now_ms.saturating_sub(newest.at_ms) > config.retention_ms;
         let too_old = config.retention_ms >= 0 && too_old;

@@ -14,6 +14,7 @@ use millstream_protocol::messages::{DescribeClusterRequest, DescribeClusterRespo
 use std::sync::Arc;
 
 const ENDPOINT_BROKERS: i8 = 1;
+const ENDPOINT_CONTROLLERS: i8 = 2;
 
 /// Answers with this node.
 pub(crate) async fn handle(
@@ -22,8 +23,12 @@ pub(crate) async fn handle(
     request: DescribeClusterRequest,
 ) -> DescribeClusterResponse {
     if request.endpoint_type != ENDPOINT_BROKERS {
+        let error_code = match request.endpoint_type {
+            ENDPOINT_CONTROLLERS => ErrorCode::MISMATCHED_ENDPOINT_TYPE,
+            _ => ErrorCode::UNSUPPORTED_ENDPOINT_TYPE,
+        };
         return DescribeClusterResponse {
-            error_code: ErrorCode::MISMATCHED_ENDPOINT_TYPE,
+            error_code,
             error_message: Some("this is a broker; it has no controller endpoints".to_owned()),
             ..Default::default()
         };

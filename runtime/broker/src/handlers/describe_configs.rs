@@ -105,7 +105,7 @@ fn broker(node: &Node, name: &str) -> Found {
         let message = format!("broker '{name}' is not this one: give {}", config.node_id);
         return Err(Refused::invalid(message));
     }
-    let settings = broker_settings::settings(config).into_iter();
+    let settings = broker_settings::settings(config, node.directory.path()).into_iter();
     Ok(settings.map(of_broker).collect())
 }
 

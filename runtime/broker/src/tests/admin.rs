@@ -17,6 +17,7 @@ use millstream_protocol::messages::*;
 use millstream_protocol::{
     ApiKey, Compression, ErrorCode, ProducerStamp, RecordBatchBuilder, decode_response,
 };
+use std::time::Duration;
 
 async fn page(
     client: &mut Client,
@@ -247,6 +248,21 @@ async fn g4_under_append_time_the_first_record_of_the_batch_has_the_largest_time
     let written = client.produce("orders", 0, batch).await;
     let found = list(&mut client, 7, -3).await;
     assert_eq!(found, (ErrorCode::NONE, 0, written.log_append_time_ms));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g4_when_all_records_have_expired_the_log_begins_at_its_end() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let short = [("retention.ms", "1000")];
+    client.create_topic_with("orders", 1, &short).await;
+    client.produce("orders", 0, batch(&["a", "b"])).await;
+    assert_eq!(list(&mut client, 11, -2).await.1, 0);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(list(&mut client, 11, -2).await, (ErrorCode::NONE, 2, -1));
+    assert_eq!(list(&mut client, 11, -3).await.1, -1);
+    let written = client.produce("orders", 0, batch(&["c"])).await;
+    assert_eq!(written.base_offset, 2);
 }
 
 async fn delete(client: &mut Client, topic: &str, offset: i64) -> (ErrorCode, i64) {

@@ -22,7 +22,7 @@ fn filled(changes: PartitionConfig, storage: &MemoryStorage) -> PartitionLog {
 }
 
 #[test]
-fn segments_past_their_time_go_but_never_the_active_one() {
+fn g4_segments_past_their_time_go_the_active_one_too_and_the_log_begins_at_its_end() {
     let storage = MemoryStorage::new();
     let log = filled(
         PartitionConfig {
@@ -41,10 +41,24 @@ fn segments_past_their_time_go_but_never_the_active_one() {
         at_least_one: true,
     };
     assert_eq!(log.read(request).unwrap_err().error_code().code(), 1);
-    assert_eq!(log.apply_retention(NOW + 1_000_000).unwrap(), 3);
+    assert_eq!(
+        log.apply_retention(NOW + 1_500).unwrap(),
+        3,
+        "the active one is new enough"
+    );
     assert_eq!(log.bases(5, Isolation::LogEnd), [5]);
+    assert_eq!(log.apply_retention(NOW + 1_501).unwrap(), 1);
+    assert_eq!(
+        log.apply_retention(NOW + 1_000_000).unwrap(),
+        0,
+        "an empty one stays"
+    );
+    let offsets = log.offsets();
+    assert_eq!((offsets.log_start, offsets.log_end), (6, 6));
+    assert_eq!(log.max_timestamp().unwrap(), None);
+    assert_eq!(log.put(plain(1)).base_offset, 6);
     log.close().unwrap();
-    assert_eq!(clean(&storage).offsets().log_start, 5);
+    assert_eq!(clean(&storage).offsets().log_start, 6);
 }
 
 #[test]
@@ -79,7 +93,8 @@ fn an_open_transaction_holds_its_segments() {
     assert_eq!(log.offsets().log_start, 1);
     assert_eq!(log.delete_records_before(4).unwrap(), Some(1));
     log.end_transaction(1, 1, true).unwrap();
-    assert_eq!(log.apply_retention(NOW + 100_000).unwrap(), 3);
+    assert_eq!(log.apply_retention(NOW + 100_000).unwrap(), 4);
+    assert_eq!(log.offsets().log_start, log.offsets().log_end);
 }
 
 #[test]
@@ -168,5 +183,5 @@ fn records_without_a_timestamp_are_kept_as_long_as_others() {
     }
     assert_eq!(log.apply_retention(NOW).unwrap(), 0);
     assert_eq!(log.apply_retention(NOW + 1_000).unwrap(), 0);
-    assert_eq!(log.apply_retention(NOW + 1_001).unwrap(), 3);
+    assert_eq!(log.apply_retention(NOW + 1_001).unwrap(), 4);
 }
