@@ -1,11 +1,12 @@
 """One module a foreign suite; the order is the order of the table."""
 
-from suites import clients, kafka_programs, kafka_streams, kafka_tools, our_job
+from suites import clients, franz_go_tests, kafka_programs, kafka_streams, kafka_tools, our_job
 
 SUITES = [
     kafka_tools.SUITE,
     kafka_programs.SUITE,
     kafka_streams.SUITE,
     *clients.SUITES,
+    franz_go_tests.SUITE,
     our_job.SUITE,
 ]

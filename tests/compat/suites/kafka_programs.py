@@ -49,11 +49,7 @@ def client_compatibility_test(bench):
 def verifiable(bench, topic, protocol, strategy=None):
     """Two consumers share, one is killed, a third takes over: every record is seen."""
     bench.topics(topic, partitions=4)
-    total = 20000
-    arguments = ["--bootstrap-server", bench.address, "--topic", topic, "--max-messages", total]
-    producer = bench.java(
-        "producer", TOOLS + "VerifiableProducer", *arguments, "--acks=-1", "--throughput=1500"
-    )
+    total = 10000
     arguments = ["--bootstrap-server", bench.address, "--topic", topic, "--group-id", f"g-{topic}"]
     arguments += ["--group-protocol", protocol, "--verbose", "--reset-policy=earliest"]
     if protocol == "classic":
@@ -64,22 +60,30 @@ def verifiable(bench, topic, protocol, strategy=None):
     consumers = [bench.java(f"consumer-{n}", main, *arguments) for n in range(2)]
     for consumer in consumers:
         consumer.wait_for('"name":"partitions_assigned"')
+    # Keys, so that every partition gets records, and from the first on.
+    words = ["--bootstrap-server", bench.address, "--topic", topic, "--max-messages", total]
+    words += ["--acks=-1", "--throughput=1000", "--repeating-keys=100"]
+    producer = bench.java("producer", TOOLS + "VerifiableProducer", *words)
     wait_until(
         lambda: all(events(consumer, "record_data") for consumer in consumers),
         "records at both consumers",
         60,
-        consumers[0].last_words,
+        lambda: "\n".join(consumer.last_words() for consumer in consumers),
     )
     consumers[0].kill()
     consumers.append(bench.java("consumer-2", main, *arguments))
-    producer.wait(120)
-    sent = {event["value"] for event in events(producer, "producer_send_success")}
-    assert len(sent) == total, f"{len(sent)} of {total} acknowledged\n{producer.last_words()}"
+    producer.wait(180)
+    # The successor has partitions, and gets what comes from now on.
+    consumers[2].wait_for('"partitions":[{"topic"', 90)
+    words = [*words, "--value-prefix=1"]
+    late = bench.java("late-producer", TOOLS + "VerifiableProducer", *words)
+    late.wait(180)
+    acknowledged = events(producer, "producer_send_success") + events(late, "producer_send_success")
+    sent = {event["value"] for event in acknowledged}
+    assert len(sent) == 2 * total, f"{len(sent)} of {2 * total} acknowledged"
 
     def seen():
-        return {
-            event["value"] for consumer in consumers for event in events(consumer, "record_data")
-        }
+        return {e["value"] for consumer in consumers for e in events(consumer, "record_data")}
 
     wait_until(lambda: seen() >= sent, "all records", 90, consumers[1].last_words)
     assert events(consumers[2], "record_data"), consumers[2].last_words()
@@ -254,3 +258,11 @@ def end_to_end_latency(bench):
     ]
     result = bench.tools("EndToEndLatency", *arguments)
     assert "Percentiles" in result.out, result
+
+
+@SUITE.case()
+def log_compaction_tester(bench):
+    """What is left after compaction has the newest value of every key and no deleted one."""
+    arguments = ["--topics=1", "--messages=30000", "--duplicates=5", "--percent-deletes=20"]
+    result = bench.tools("LogCompactionTester", *arguments, "--sleep=5")
+    assert "Data verification is completed" in result.out, result

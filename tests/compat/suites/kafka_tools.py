@@ -360,6 +360,31 @@ def features(bench):
     assert re.search(r"transaction\.version.*FinalizedVersionLevel: 2", result.out), result
 
 
+@SUITE.case()
+def compaction_keeps_the_newest_of_each_key(bench):
+    """Closed segments are compacted while the broker runs; keys, tombstones and order are right."""
+    configs = ["cleanup.policy=compact", "segment.bytes=1048576", "min.cleanable.dirty.ratio=0.01"]
+    bench.topics("tools-compact", configs=configs)
+    lines = [f"k{n % 100}:{n} {'x' * 60}" for n in range(60000)]
+    lines += [f"k{n}:NULL" for n in range(10)]
+    # These fill the segments after, so that the ones before are closed.
+    lines += [f"late{n}:{n} {'x' * 60}" for n in range(30000)]
+    arguments = ["--reader-property=null.marker=NULL", "--reader-property=parse.key=true"]
+    arguments += ["--reader-property=key.separator=:", "--topic=tools-compact"]
+    bench.tools("ConsoleProducer", *arguments, stdin="".join(f"{line}\n" for line in lines))
+    newest = dict(line.split(":", 1) for line in lines)
+    wanted = {key: value.replace("NULL", "null") for key, value in newest.items()}
+    show = ["--formatter-property=print.key=true", "--formatter-property=key.separator=:"]
+    show += ["--topic=tools-compact", "--from-beginning", "--timeout-ms=4000"]
+
+    def compacted():
+        left = bench.tools("consumer.ConsoleConsumer", *show).out.splitlines()
+        assert dict(line.split(":", 1) for line in left) == wanted, "the newest values differ"
+        return sum(line.startswith("k") for line in left) < 20000
+
+    wait_until(compacted, "the closed segments to be compacted", 120)
+
+
 def dump(bench, file, *arguments):
     """DumpLogSegments over one file; it has nothing to complain of."""
     result = bench.tools("DumpLogSegments", "--files", file, *arguments, bootstrap=None)
