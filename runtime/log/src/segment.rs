@@ -257,8 +257,9 @@ impl Segment {
                 relative_offset: relative,
             });
         }
-        if self.bytes_since_index > interval_bytes {
-            let position = i32::try_from(place.position).unwrap_or(i32::MAX);
+        if self.bytes_since_index > interval_bytes
+            && let Ok(position) = i32::try_from(place.position)
+        {
             self.offset_index.push(OffsetEntry {
                 relative_offset: relative,
                 position,

@@ -108,8 +108,12 @@ impl BatchFilter {
     }
 }
 
-/// Control records of kinds that this client does not know end no transaction.
+/// Control records of kinds that this client does not know end no transaction; nor does one that
+/// compaction on Apache Kafka has emptied, since nothing of its transaction is left.
 fn is_abort(batch: &RecordBatch) -> Result<bool, BatchError> {
+    if batch.record_count() == 0 {
+        return Ok(false);
+    }
     match batch.control() {
         Ok(marker) => Ok(matches!(marker, Some(ControlMarker::Abort { .. }))),
         Err(BatchError::MalformedControl {

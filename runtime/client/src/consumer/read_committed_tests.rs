@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use millstream_protocol::{
-    Compression, ControlMarker, ProducerStamp, RecordBatch, RecordBatchBuilder, control_batch,
-    patch_prefix,
+    BatchRewriter, Compression, ControlMarker, ProducerStamp, RecordBatch, RecordBatchBuilder,
+    control_batch, patch_prefix,
 };
 use proptest::prelude::*;
 
@@ -72,6 +72,24 @@ fn aborted_records_are_skipped_and_later_ones_of_the_producer_are_not() {
         visible(Isolation::ReadCommitted, &[(1, 0)], &log),
         [2, 3, 5]
     );
+}
+
+#[test]
+fn batches_that_compaction_has_emptied_are_passed_over() {
+    let emptied = |batch: RecordBatch| {
+        let bytes = BatchRewriter::new().without_records(&batch).unwrap();
+        RecordBatch::parse(bytes).unwrap()
+    };
+    let log = [
+        emptied(data(0, Some(1), 2, PLAIN)),
+        emptied(marker(4, 1, false)),
+        emptied(data(9, None, 5, PLAIN)),
+        data(20, Some(1), 1, PLAIN),
+        marker(21, 1, true),
+    ];
+    for isolation in [Isolation::ReadCommitted, Isolation::ReadUncommitted] {
+        assert_eq!(visible(isolation, &[], &log), [20]);
+    }
 }
 
 #[test]
