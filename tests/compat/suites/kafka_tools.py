@@ -132,7 +132,7 @@ def configs_describe_alter_and_defaults(bench):
     assert "no.such" in bad.out + bad.err, bad
 
 
-@SUITE.case(gap="DescribeConfigs of a broker lists few of Kafka's names")
+@SUITE.case()
 def configs_of_the_broker(bench):
     command = "kafka.admin.ConfigCommand"
     result = bench.tools(command, "--entity-type=brokers", "--entity-name=1", "--describe", "--all")
