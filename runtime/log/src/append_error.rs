@@ -29,18 +29,20 @@ pub enum AppendError {
     /// The batch carries the broker's kind of timestamp.
     #[error("a producer's batch must carry create time, not log append time")]
     InvalidTimestamp,
-    /// A record's time is too far from the broker's.
+    /// Records' times are too far from the broker's.
     #[error(
         "a record has timestamp {timestamp_ms}, and the topic takes {earliest_ms} to {latest_ms} \
          (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
     )]
     TimestampOutOfRange {
-        /// Of the record.
+        /// Of the first such record.
         timestamp_ms: i64,
         /// The earliest that is taken at this time.
         earliest_ms: i64,
         /// The latest.
         latest_ms: i64,
+        /// Places in the batch of all such records.
+        indexes: Vec<i32>,
     },
     /// The batch is larger than `max.message.bytes`.
     #[error("record batch of {size_bytes} bytes exceeds max.message.bytes={max_bytes}")]

@@ -9,7 +9,7 @@ use crate::append_error::AppendError;
 use crate::partition::AppendOrigin;
 use crate::partition_config::PartitionConfig;
 use bytes::Bytes;
-use millstream_protocol::{BatchSummary, RecordBatch, TimestampType};
+use millstream_protocol::{BatchSummary, RecordBatch, RecordView, TimestampType};
 
 const NO_TIMESTAMP: i64 = -1;
 
@@ -93,13 +93,13 @@ fn checked_client_batch(
     let summary = batch.validate_records(config.max_decompressed_bytes)?;
     if config.compact && summary.without_key > 0 {
         return Err(AppendError::WithoutKeys {
-            indexes: without_keys(&batch, config)?,
+            indexes: records_where(&batch, config, |record| record.key.is_none())?,
         });
     }
     if config.log_append_time {
         return Ok(batch);
     }
-    check_times(&summary, config, now_ms)?;
+    check_times(&batch, &summary, config, now_ms)?;
     // Look-ups by time go by the header, which some producers do not keep.
     Ok(if batch.max_timestamp() == summary.max_timestamp {
         batch
@@ -108,41 +108,53 @@ fn checked_client_batch(
     })
 }
 
-/// Which records have no key.
-fn without_keys(batch: &RecordBatch, config: &PartitionConfig) -> Result<Vec<i32>, AppendError> {
-    let mut records = batch.records(config.max_decompressed_bytes)?;
-    let mut indexes = Vec::new();
-    let mut index = 0;
-    while let Some(record) = records.next_view() {
-        if record?.key.is_none() {
-            indexes.push(index);
-        }
-        index += 1;
-    }
-    Ok(indexes)
-}
-
 /// A record without a time is taken at any time.
 fn check_times(
+    batch: &RecordBatch,
     summary: &BatchSummary,
     config: &PartitionConfig,
     now_ms: i64,
 ) -> Result<(), AppendError> {
     let earliest_ms = now_ms.saturating_sub(config.timestamp_before_max_ms);
     let latest_ms = now_ms.saturating_add(config.timestamp_after_max_ms);
-    let outside = [summary.min_timestamp, summary.max_timestamp]
-        .into_iter()
-        .find(|timestamp| {
-            *timestamp != NO_TIMESTAMP && !(earliest_ms..=latest_ms).contains(timestamp)
-        });
-    match outside {
-        None => Ok(()),
-        Some(timestamp_ms) => Err(AppendError::TimestampOutOfRange {
-            timestamp_ms,
-            earliest_ms,
-            latest_ms,
-        }),
+    let is_outside = |timestamp: i64| {
+        timestamp != NO_TIMESTAMP && !(earliest_ms..=latest_ms).contains(&timestamp)
+    };
+    if !is_outside(summary.min_timestamp) && !is_outside(summary.max_timestamp) {
+        return Ok(());
     }
+    let mut first = None;
+    let indexes = records_where(batch, config, |record| {
+        let outside = is_outside(record.timestamp);
+        if outside {
+            first.get_or_insert(record.timestamp);
+        }
+        outside
+    })?;
+    Err(AppendError::TimestampOutOfRange {
+        timestamp_ms: first.unwrap_or(summary.max_timestamp),
+        earliest_ms,
+        latest_ms,
+        indexes,
+    })
+}
+
+/// The places of the records for which this holds.
+fn records_where(
+    batch: &RecordBatch,
+    config: &PartitionConfig,
+    mut holds: impl FnMut(&RecordView<'_>) -> bool,
+) -> Result<Vec<i32>, AppendError> {
+    let mut records = batch.records(config.max_decompressed_bytes)?;
+    let mut indexes = Vec::new();
+    let mut index = 0;
+    while let Some(record) = records.next_view() {
+        if holds(&record?) {
+            indexes.push(index);
+        }
+        index += 1;
+    }
+    Ok(indexes)
 }
 
 fn broken_rule(batch: &RecordBatch) -> Option<&'static str> {

@@ -15,7 +15,7 @@ use millstream_protocol::messages::metadata::{
 };
 use millstream_protocol::messages::{MetadataRequest, MetadataResponse};
 use millstream_protocol::{ErrorCode, Uuid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Answers with the topics asked for, or all of them.
@@ -37,7 +37,10 @@ pub(crate) async fn handle(
             topics.extend(asked.into_iter().map(refused));
         }
         Some(asked) if context.api_version > 0 || !asked.is_empty() => {
-            for topic in asked {
+            let mut seen = BTreeSet::new();
+            let first =
+                |topic: &MetadataRequestTopic| seen.insert((topic.topic_id, topic.name.clone()));
+            for topic in asked.into_iter().filter(first) {
                 topics.push(match find(node, &topic, create).await {
                     Ok(entry) => describe(node, &entry, operations),
                     Err(error_code) => missing(context, topic, error_code),

@@ -57,6 +57,8 @@ struct Failure {
     refused: Refused,
     /// Places in the batch; none where it is not about single records.
     records: Vec<i32>,
+    /// What is wrong with each of these.
+    reason: &'static str,
 }
 
 impl<R: Into<Refused>> From<R> for Failure {
@@ -64,6 +66,7 @@ impl<R: Into<Refused>> From<R> for Failure {
         Failure {
             refused: refused.into(),
             records: Vec::new(),
+            reason: "",
         }
     }
 }
@@ -314,9 +317,17 @@ fn append(item: Item, origin: AppendOrigin) -> Outcome {
     appended.map_err(|error| {
         tracing::debug!(partition = %partition.name(), %error, "append refused");
         let mut failure = Failure::from(Refused::new(error.error_code(), error.to_string()));
-        if let AppendFailure::Log(AppendError::WithoutKeys { indexes }) = error {
-            failure.records = indexes;
-        }
+        let (records, reason) = match error {
+            AppendFailure::Log(AppendError::WithoutKeys { indexes }) => {
+                (indexes, "a compacted topic takes no record without a key")
+            }
+            AppendFailure::Log(AppendError::TimestampOutOfRange { indexes, .. }) => (
+                indexes,
+                "the record's timestamp is too far from the broker's time",
+            ),
+            _ => (Vec::new(), ""),
+        };
+        (failure.records, failure.reason) = (records, reason);
         failure
     })
 }
@@ -362,14 +373,16 @@ fn answers(response: &mut ProduceResponse) -> impl Iterator<Item = &mut Partitio
 }
 
 fn failed(index: i32, failure: Failure) -> PartitionProduceResponse {
-    let Failure { refused, records } = failure;
+    let Failure {
+        refused,
+        records,
+        reason,
+    } = failure;
     let record_errors = records
         .into_iter()
         .map(|batch_index| BatchIndexAndErrorMessage {
             batch_index,
-            batch_index_error_message: Some(
-                "a compacted topic takes no record without a key".into(),
-            ),
+            batch_index_error_message: Some(reason.to_owned()),
         });
     PartitionProduceResponse {
         index,

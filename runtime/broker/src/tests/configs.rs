@@ -391,6 +391,15 @@ async fn changes_that_make_no_sense_are_refused_as_a_whole() {
     assert_eq!(setting(&mut client, "orders", "segment.ms").await.1, 5);
 }
 
+/// A record of this time behind one of the start.
+fn timed_twice(timestamp: i64) -> Bytes {
+    let mut builder = RecordBatchBuilder::new(Compression::Zstd);
+    for timestamp in [START_MS, timestamp] {
+        builder.append(timestamp, Some(b"k"), Some(b"v"), &[]);
+    }
+    builder.finish(ProducerStamp::NONE).expect("builds")
+}
+
 fn timed(timestamp: i64) -> Bytes {
     let mut builder = RecordBatchBuilder::new(Compression::None);
     builder.append(timestamp, Some(b"k"), Some(&[7; 200]), &[]);
@@ -422,10 +431,12 @@ async fn settings_take_effect_on_a_topic_that_is_in_use() {
     )
     .await;
     for far in [START_MS - 120_000, START_MS + 7_200_000] {
-        let refused = client.produce("orders", 0, timed(far)).await;
+        let refused = client.produce("orders", 0, timed_twice(far)).await;
         assert_eq!(refused.error_code, ErrorCode::INVALID_TIMESTAMP, "{far}");
         let message = refused.error_message.unwrap_or_default();
         assert!(message.contains(&far.to_string()), "{message}");
+        let places = refused.record_errors.iter().map(|error| error.batch_index);
+        assert_eq!(places.collect::<Vec<_>>(), [1]);
     }
     set(
         &mut client,
