@@ -140,6 +140,10 @@ apis! {
     DescribeTransactions = 65, 0..=0, 0;
     /// Lists transactions.
     ListTransactions = 66, 0..=2, 0;
+    /// Joins, keeps and leaves a group of the consumer protocol.
+    ConsumerGroupHeartbeat = 68, 0..=1, 0;
+    /// Describes groups of the consumer protocol.
+    ConsumerGroupDescribe = 69, 0..=1, 0;
     /// Lists what has settings.
     ListConfigResources = 74, 0..=1, 0;
     /// Describes topics page by page.

@@ -93,6 +93,7 @@ const MEMBERSHIP: &[ApiKey] = &[
     ApiKey::SyncGroup,
     ApiKey::Heartbeat,
     ApiKey::LeaveGroup,
+    ApiKey::ConsumerGroupHeartbeat,
     ApiKey::OffsetCommit,
     ApiKey::OffsetFetch,
 ];
@@ -111,6 +112,7 @@ const ITEMS: &[ApiKey] = &[
     ApiKey::OffsetDelete,
     ApiKey::DescribeTopicPartitions,
     ApiKey::DescribeGroups,
+    ApiKey::ConsumerGroupDescribe,
     ApiKey::DescribeProducers,
     ApiKey::DescribeTransactions,
 ];

@@ -15,6 +15,8 @@ apis! {
     add_partitions_to_txn: AddPartitionsToTxnRequest, AddPartitionsToTxnResponse;
     alter_configs: AlterConfigsRequest, AlterConfigsResponse;
     api_versions: ApiVersionsRequest, ApiVersionsResponse;
+    consumer_group_describe: ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse;
+    consumer_group_heartbeat: ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse;
     create_partitions: CreatePartitionsRequest, CreatePartitionsResponse;
     create_topics: CreateTopicsRequest, CreateTopicsResponse;
     delete_groups: DeleteGroupsRequest, DeleteGroupsResponse;

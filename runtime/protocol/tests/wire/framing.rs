@@ -166,7 +166,8 @@ fn every_response_is_read_back_behind_its_header() {
         HeartbeatRequest InitProducerIdRequest JoinGroupRequest LeaveGroupRequest ListGroupsRequest
         ListOffsetsRequest ListTransactionsRequest MetadataRequest OffsetCommitRequest
         OffsetFetchRequest OffsetForLeaderEpochRequest ProduceRequest SyncGroupRequest
-        TxnOffsetCommitRequest WriteTxnMarkersRequest
+        TxnOffsetCommitRequest WriteTxnMarkersRequest ConsumerGroupDescribeRequest
+        ConsumerGroupHeartbeatRequest
     }
 }
 

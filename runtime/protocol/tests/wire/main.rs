@@ -12,6 +12,8 @@ macro_rules! for_each_message {
             AddPartitionsToTxnRequest AddPartitionsToTxnResponse
             AlterConfigsRequest AlterConfigsResponse
             ApiVersionsRequest ApiVersionsResponse
+            ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse
+            ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse
             CreatePartitionsRequest CreatePartitionsResponse
             CreateTopicsRequest CreateTopicsResponse
             DeleteGroupsRequest DeleteGroupsResponse
