@@ -57,6 +57,15 @@ settings! {
         "Replicas of a topic that does not say: there is one node.";
     "durability": String = |config| config.durability,
         "What an acknowledgement promises: sync, interval, os or memory. Not a setting of Kafka.";
+    "group.consumer.assignors": List = |_| "uniform,range",
+        "Who may get which partition, computed by the broker.";
+    "group.consumer.heartbeat.interval.ms": Int =
+        |config| config.group_consumer_heartbeat_interval_ms,
+        "How often a member of the consumer protocol is to be heard of.";
+    "group.consumer.max.size": Int = |config| config.group_consumer_max_size.min(i32::MAX as usize),
+        "Most members of a group of the consumer protocol.";
+    "group.consumer.session.timeout.ms": Int = |config| config.group_consumer_session_timeout_ms,
+        "How long a member of the consumer protocol may be silent.";
     "group.initial.rebalance.delay.ms": Int = |config| config.group_initial_rebalance_delay_ms,
         "How long the first rebalance of an empty group waits for more members.";
     "group.max.session.timeout.ms": Int = |config| config.group_max_session_timeout_ms,

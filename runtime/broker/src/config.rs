@@ -106,6 +106,12 @@ pub struct BrokerConfig {
     pub group_initial_rebalance_delay_ms: i32,
     /// `group.max.size`. Default unlimited.
     pub group_max_size: usize,
+    /// `group.consumer.session.timeout.ms`. Default 45,000.
+    pub group_consumer_session_timeout_ms: i32,
+    /// `group.consumer.heartbeat.interval.ms`. Default 5,000.
+    pub group_consumer_heartbeat_interval_ms: i32,
+    /// `group.consumer.max.size`. Default unlimited.
+    pub group_consumer_max_size: usize,
 }
 
 impl Default for BrokerConfig {
@@ -146,6 +152,9 @@ impl Default for BrokerConfig {
             group_max_session_timeout_ms: 1_800_000,
             group_initial_rebalance_delay_ms: 0,
             group_max_size: usize::MAX,
+            group_consumer_session_timeout_ms: 45_000,
+            group_consumer_heartbeat_interval_ms: 5_000,
+            group_consumer_max_size: usize::MAX,
         }
     }
 }
@@ -153,7 +162,7 @@ impl Default for BrokerConfig {
 impl BrokerConfig {
     /// Refuses what cannot work, naming the setting.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
-        let positive: [(&'static str, i64); 10] = [
+        let positive: [(&'static str, i64); 12] = [
             ("log.cleaner.backoff.ms", self.log_cleaner_backoff_ms),
             ("num.partitions", self.num_partitions.into()),
             ("message.max.bytes", self.message_max_bytes.into()),
@@ -162,6 +171,14 @@ impl BrokerConfig {
                 self.log_retention_check_interval_ms,
             ),
             ("checkpoint.interval.ms", self.checkpoint_interval_ms),
+            (
+                "group.consumer.session.timeout.ms",
+                self.group_consumer_session_timeout_ms.into(),
+            ),
+            (
+                "group.consumer.heartbeat.interval.ms",
+                self.group_consumer_heartbeat_interval_ms.into(),
+            ),
             (
                 "transaction.state.log.num.partitions",
                 self.transaction_state_log_num_partitions.into(),
@@ -197,6 +214,16 @@ impl BrokerConfig {
                 reason: format!(
                     "{} is above group.max.session.timeout.ms {}",
                     self.group_min_session_timeout_ms, self.group_max_session_timeout_ms
+                ),
+            });
+        }
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms {
+            return Err(BrokerError::Config {
+                name: "group.consumer.heartbeat.interval.ms",
+                reason: format!(
+                    "{} is not below group.consumer.session.timeout.ms {}",
+                    self.group_consumer_heartbeat_interval_ms,
+                    self.group_consumer_session_timeout_ms
                 ),
             });
         }

@@ -149,6 +149,9 @@ table! {
     Heartbeat => heartbeat(HeartbeatRequest) "heartbeat";
     LeaveGroup => leave_group(LeaveGroupRequest) "leave_group";
     ListGroups => list_groups(ListGroupsRequest) "list_groups";
+    ConsumerGroupHeartbeat =>
+        consumer_group_heartbeat(ConsumerGroupHeartbeatRequest) "heartbeat";
+    ConsumerGroupDescribe => consumer_group_describe(ConsumerGroupDescribeRequest) "describe_groups";
     DescribeGroups => describe_groups(DescribeGroupsRequest) "describe_groups";
     DeleteGroups => delete_groups(DeleteGroupsRequest) "delete_groups";
     InitProducerId => init_producer_id(InitProducerIdRequest) "init_producer_id";

@@ -13,6 +13,7 @@ use millstream_log::{LogDirectory, LogError, Topic};
 use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// More partitions than this in one topic are refused: each one is a folder with open files.
@@ -49,6 +50,7 @@ pub(crate) struct PartitionTable {
     sync: Arc<SyncLoop>,
     clock: Clock,
     topics: RwLock<Topics>,
+    version: AtomicU64,
     change: tokio::sync::Mutex<()>,
 }
 
@@ -66,6 +68,7 @@ impl PartitionTable {
             sync,
             clock,
             topics: RwLock::default(),
+            version: AtomicU64::new(0),
             change,
         };
         for topic in topics {
@@ -94,6 +97,11 @@ impl PartitionTable {
         self.read().by_name.get(topic)?.partition(index).cloned()
     }
 
+    /// Another number whenever a topic has come, gone, grown or changed.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Topics> {
         self.topics.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,6 +127,7 @@ impl PartitionTable {
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         topics.by_id.insert(entry.id, entry.clone());
         topics.by_name.insert(name, entry.clone());
+        self.version.fetch_add(1, Ordering::AcqRel);
         entry
     }
 
@@ -126,6 +135,7 @@ impl PartitionTable {
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         let entry = topics.by_name.remove(name)?;
         topics.by_id.remove(&entry.id);
+        self.version.fetch_add(1, Ordering::AcqRel);
         Some(entry)
     }
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use millstream_log::{AppendOrigin, failpoint};
 use millstream_protocol::{ErrorCode, ProducerStamp, Uuid};
 
+use super::consumer::{GroupState, Reaction, Stimulus, react};
 use super::coordinator::Coordinator;
 use super::event::{Event, MemberClaim, Reply, Token};
 use super::machine::Group;
@@ -83,12 +84,12 @@ impl Coordinator {
         claim: &MemberClaim,
         offsets: &[NewOffset],
         retention_ms: Option<i64>,
-        missing_group: ErrorCode,
+        api_version: i16,
     ) -> Result<u64, ErrorCode> {
         let shard = self.shard_of(group_id)?;
         let now_ms = node.now_ms();
         let mut state = shard.lock();
-        validate(&state, group_id, claim, false, missing_group)?;
+        validate(&state, group_id, claim, Some(api_version))?;
         if let Some(group) = state.groups.get_mut(group_id) {
             group.committed(now_ms, &claim.member_id);
         }
@@ -131,13 +132,7 @@ impl Coordinator {
         offsets: &[NewOffset],
     ) -> Result<u64, ErrorCode> {
         let shard = self.shard_of(group_id)?;
-        validate(
-            &shard.lock(),
-            group_id,
-            claim,
-            true,
-            ErrorCode::ILLEGAL_GENERATION,
-        )?;
+        validate(&shard.lock(), group_id, claim, None)?;
         if offsets.is_empty() {
             return Ok(0);
         }
@@ -155,6 +150,21 @@ impl Coordinator {
         committed
             .flatten()
             .map_err(|error| offset_commit_error(error, version))
+    }
+
+    /// Whether a member may be told offsets: the check of OffsetFetch 9 and later. Nobody in
+    /// particular may always ask, and so may members of groups that have no epochs.
+    pub(crate) fn may_fetch(
+        &self,
+        group_id: &str,
+        member_id: Option<&str>,
+        member_epoch: i32,
+    ) -> Result<(), ErrorCode> {
+        let state = self.shard_of(group_id)?.lock();
+        let group = state.consumers.get(group_id);
+        group.map_or(Ok(()), |group| {
+            group.validate_fetch(member_id, member_epoch)
+        })
     }
 
     /// OffsetFetch of the partitions that the client names.
@@ -208,6 +218,11 @@ impl Coordinator {
             return Err(ErrorCode::GROUP_ID_NOT_FOUND);
         }
         let now_ms = node.now_ms();
+        if let Some(group) = state.consumers.get(group_id)
+            && let Reaction::Refuse(error) = react(group.state(), Stimulus::Delete)
+        {
+            return Err(error);
+        }
         if let Some(group) = state.groups.get(group_id) {
             let step = group
                 .clone()
@@ -228,6 +243,10 @@ impl Coordinator {
                 state.offsets.remove(group_id, topic, *partition);
             }
         }
+        if state.consumers.contains_key(group_id) {
+            shard.replace(&mut state, group_id, None, now_ms)?;
+            return Ok(state.position);
+        }
         let tombstone = GroupRecord::Group {
             group: group_id.to_owned(),
             value: None,
@@ -244,11 +263,8 @@ impl Coordinator {
     pub(super) fn expire(&self, now_ms: i64) {
         for shard in self.shards().unwrap_or_default() {
             let mut state = shard.lock();
-            let known = state
-                .groups
-                .keys()
-                .map(String::as_str)
-                .chain(state.offsets.groups());
+            let known = state.groups.keys().chain(state.consumers.keys());
+            let known = known.map(String::as_str).chain(state.offsets.groups());
             let known: std::collections::BTreeSet<String> = known.map(str::to_owned).collect();
             for group_id in known {
                 if self
@@ -268,6 +284,10 @@ impl Coordinator {
         group_id: &str,
         now_ms: i64,
     ) -> Result<(), ErrorCode> {
+        let consumers = state.consumers.get(group_id);
+        if consumers.is_some_and(|group| group.state() != GroupState::Empty) {
+            return Ok(());
+        }
         let group = state.groups.get(group_id);
         if group.is_some_and(|group| !group.is_deserted()) {
             return Ok(());
@@ -290,6 +310,9 @@ impl Coordinator {
             for (topic, partition) in chunk {
                 state.offsets.remove(group_id, topic, *partition);
             }
+        }
+        if !state.offsets.knows(group_id) && state.consumers.contains_key(group_id) {
+            shard.replace(state, group_id, None, now_ms)?;
         }
         if !state.offsets.knows(group_id) && state.groups.contains_key(group_id) {
             let tombstone = GroupRecord::Group {
@@ -336,7 +359,7 @@ fn append_pending(
     now_ms: i64,
 ) -> Result<u64, ErrorCode> {
     let mut state = shard.lock();
-    validate(&state, group_id, claim, true, ErrorCode::ILLEGAL_GENERATION)?;
+    validate(&state, group_id, claim, None)?;
     let stamp = ProducerStamp {
         producer_id: producer.producer_id,
         producer_epoch: producer.producer_epoch,
@@ -372,22 +395,32 @@ fn append_pending(
 }
 
 /// Whether who commits may. A group that only stores offsets is one without members.
+/// `api_version` is that of OffsetCommit; there is none in a transaction.
 fn validate(
     state: &ShardState,
     group_id: &str,
     claim: &MemberClaim,
-    transactional: bool,
-    missing_group: ErrorCode,
+    api_version: Option<i16>,
 ) -> Result<(), ErrorCode> {
+    let transactional = api_version.is_none();
+    let knows_epochs = api_version.is_some_and(|version| version >= EPOCHS_VERSION);
+    if let Some(group) = state.consumers.get(group_id) {
+        return group.validate_commit(claim, transactional, knows_epochs);
+    }
     match state.groups.get(group_id) {
         Some(group) => group.validate_commit(claim, transactional),
         None if claim.generation < 0 => Ok(()),
         None if state.offsets.knows(group_id) => {
             Group::new(group_id, Default::default(), 0).validate_commit(claim, transactional)
         }
-        None => Err(missing_group),
+        None if knows_epochs => Err(ErrorCode::GROUP_ID_NOT_FOUND),
+        None => Err(ErrorCode::ILLEGAL_GENERATION),
     }
 }
+
+/// The first version of OffsetCommit whose clients know member epochs, and that a group may be
+/// missing.
+const EPOCHS_VERSION: i16 = 9;
 
 fn look_up(
     state: &ShardState,

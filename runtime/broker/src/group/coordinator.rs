@@ -22,6 +22,7 @@ use millstream_log::Appended;
 use millstream_protocol::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
+use super::consumer::{self, ConsumerGroup};
 use super::event::{Event, Join, JoinReply, Leaver, MemberClaim, Reply, Sync, SyncReply, Token};
 use super::machine::{Group, GroupLimits};
 use super::member::Member;
@@ -36,6 +37,8 @@ use crate::{BrokerConfig, BrokerError};
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     pub(super) limits: GroupLimits,
+    pub(super) consumer_limits: consumer::Limits,
+    pub(super) consumer_heartbeat_ms: i32,
     pub(super) offset_metadata_max: usize,
     pub(super) offsets_retention_ms: i64,
     shards: OnceLock<Vec<Shard>>,
@@ -58,6 +61,8 @@ pub(crate) struct GroupView {
     pub(crate) protocol: String,
     /// Its members.
     pub(crate) members: Vec<MemberView>,
+    /// Whether it is a group of the consumer protocol; its members are not told of here.
+    pub(crate) is_consumer: bool,
 }
 
 /// A member as an administrator sees it.
@@ -79,6 +84,11 @@ impl Coordinator {
                 initial_rebalance_delay_ms: config.group_initial_rebalance_delay_ms.into(),
                 members_max: config.group_max_size,
             },
+            consumer_limits: consumer::Limits {
+                session_timeout_ms: config.group_consumer_session_timeout_ms,
+                members_max: config.group_consumer_max_size,
+            },
+            consumer_heartbeat_ms: config.group_consumer_heartbeat_interval_ms,
             offset_metadata_max: config.offset_metadata_max_bytes,
             offsets_retention_ms: config.offsets_retention_ms,
             shards: OnceLock::new(),
@@ -109,11 +119,11 @@ impl Coordinator {
                     reason: corrupt.reason,
                 })?;
             let records = replay.record_count;
-            let state = replay.finish(self.limits, node.now_ms());
+            let state = replay.finish(self.limits, self.consumer_limits, node.now_ms());
             tracing::debug!(
                 partition = index,
                 records,
-                groups = state.groups.len(),
+                groups = state.groups.len() + state.consumers.len(),
                 "groups loaded"
             );
             shards.push(Shard::new(partition.clone(), state));
@@ -170,7 +180,14 @@ impl Coordinator {
         let now_ms = node.now_ms();
         let mut state = shard.lock();
         let answer = state.wait_for(token);
-        match shard.apply(&mut state, group_id, self.limits, now_ms, event(token)) {
+        let event = event(token);
+        let topics = &node.partitions;
+        let classic = shard.answer_for_consumers(&mut state, group_id, now_ms, topics, event);
+        let applied = classic.and_then(|event| match event {
+            Some(event) => shard.apply(&mut state, group_id, self.limits, now_ms, event),
+            None => Ok(None),
+        });
+        match applied {
             Ok(deadline_ms) => {
                 drop(state);
                 self.plan(deadline_ms);
@@ -258,24 +275,23 @@ impl Coordinator {
         let mut groups = Vec::new();
         for shard in self.shards()? {
             let state = shard.lock();
-            let ids = state
-                .groups
-                .keys()
-                .map(String::as_str)
-                .chain(state.offsets.groups());
+            let ids = state.groups.keys().chain(state.consumers.keys());
+            let ids = ids.map(String::as_str).chain(state.offsets.groups());
             let ids: BTreeSet<&str> = ids.collect();
-            groups.extend(ids.into_iter().map(|id| view(id, state.groups.get(id))));
+            groups.extend(ids.into_iter().map(|id| match state.consumers.get(id) {
+                Some(group) => consumer_view(id, group),
+                None => view(id, state.groups.get(id)),
+            }));
         }
         groups.sort_by(|a, b| a.group_id.cmp(&b.group_id));
         Ok(groups)
     }
 
-    /// One group, if it has members or offsets.
+    /// One group, if it has members or offsets and is none of the consumer protocol.
     pub(crate) fn describe(&self, group_id: &str) -> Result<Option<GroupView>, ErrorCode> {
         let state = self.shard_of(group_id)?.lock();
-        Ok(state
-            .knows(group_id)
-            .then(|| view(group_id, state.groups.get(group_id))))
+        let known = state.knows(group_id) && !state.consumers.contains_key(group_id);
+        Ok(known.then(|| view(group_id, state.groups.get(group_id))))
     }
 
     /// Appends a marker to a partition of `__consumer_offsets`: the producer's offsets before it
@@ -315,7 +331,7 @@ impl Coordinator {
     }
 
     /// Lets time pass for every group that asked for it. Returns when the next one does.
-    pub(super) fn tick(&self, now_ms: i64) -> i64 {
+    pub(super) fn tick(&self, node: &Node, now_ms: i64) -> i64 {
         // Whoever sets a deadline while this looks wakes the timers, and they look again.
         self.planned_ms.store(i64::MAX, Ordering::SeqCst);
         let mut next_ms = i64::MAX;
@@ -332,7 +348,16 @@ impl Coordinator {
                     soonest_ms = now_ms.saturating_add(RETRY_MS);
                 }
             }
-            let deadlines = state.groups.values().filter_map(Group::next_deadline_ms);
+            if shard
+                .tick_consumers(&mut state, now_ms, &node.partitions)
+                .is_err()
+            {
+                soonest_ms = now_ms.saturating_add(RETRY_MS);
+            }
+            let consumers = state.consumers.values();
+            let consumers = consumers.filter_map(ConsumerGroup::next_deadline_ms);
+            let classic = state.groups.values().filter_map(Group::next_deadline_ms);
+            let deadlines = classic.chain(consumers);
             // A deadline may have come up and passed in this very tick.
             next_ms = deadlines
                 .map(|due_ms| if due_ms > now_ms { due_ms } else { soonest_ms })
@@ -342,7 +367,7 @@ impl Coordinator {
         next_ms
     }
 
-    fn plan(&self, deadline_ms: Option<i64>) {
+    pub(super) fn plan(&self, deadline_ms: Option<i64>) {
         if deadline_ms.is_some_and(|due| due < self.planned_ms.load(Ordering::SeqCst)) {
             self.wake.notify_one();
         }
@@ -390,6 +415,7 @@ fn view(group_id: &str, group: Option<&Group>) -> GroupView {
             protocol_type: String::new(),
             protocol: String::new(),
             members: Vec::new(),
+            is_consumer: false,
         };
     };
     let stable = group.state() == GroupState::Stable;
@@ -416,5 +442,17 @@ fn view(group_id: &str, group: Option<&Group>) -> GroupView {
         protocol_type: group.protocol_type.clone().unwrap_or_default(),
         members: group.members.values().map(member).collect(),
         protocol,
+        is_consumer: false,
+    }
+}
+
+fn consumer_view(group_id: &str, group: &ConsumerGroup) -> GroupView {
+    GroupView {
+        group_id: group_id.to_owned(),
+        state: group.state().name(),
+        protocol_type: "consumer".to_owned(),
+        protocol: group.assignor().name().to_owned(),
+        members: Vec::new(),
+        is_consumer: true,
     }
 }

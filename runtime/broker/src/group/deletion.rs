@@ -34,8 +34,11 @@ impl Coordinator {
         if !state.knows(group_id) {
             return Err(ErrorCode::GROUP_ID_NOT_FOUND);
         }
-        let group = state.groups.get(group_id);
-        let subscribed = group.map_or(Ok(Subscribed::Nothing), subscribed)?;
+        let classic = state.groups.get(group_id);
+        let subscribed = match state.consumers.get(group_id) {
+            Some(group) => Subscribed::Topics(group.reads(&node.partitions)),
+            None => classic.map_or(Ok(Subscribed::Nothing), subscribed)?,
+        };
         let topics = partitions.iter().map(|(topic, _)| topic.clone());
         let in_use: BTreeSet<String> = topics.filter(|topic| subscribed.has(topic)).collect();
         let offsets = &state.offsets;

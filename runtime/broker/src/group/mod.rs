@@ -6,13 +6,16 @@
 //!               timers                              open ─▶ replay
 //! ```
 //!
-//! `state`, `machine`, `join` and `rebalance` are the classic group; `offsets` is what groups have
+//! `state`, `machine`, `join` and `rebalance` are the classic group; `consumer` is the group of the
+//! consumer protocol, `consumer_groups` asks it; `offsets` is what groups have
 //! committed; `shard` is one partition of `__consumer_offsets` with both; `replay` reads it back.
 //!
 //! Invariants: a group's log is its truth; memory follows it, and answers follow durability.
 //! Never: knows connections or the wire.
 
 mod commits;
+mod consumer;
+mod consumer_groups;
 mod coordinator;
 mod deletion;
 mod event;
@@ -40,5 +43,7 @@ mod tests;
 mod timers;
 
 pub(crate) use commits::{CommitProducer, FetchedOffset, NewOffset};
+pub(crate) use consumer::{Assignor, Beat, Partitions, Pattern};
+pub(crate) use consumer_groups::ConsumerGroupView;
 pub(crate) use coordinator::{Coordinator, GroupView};
 pub(crate) use event::{Join, Leaver, MemberClaim, Protocol, Sync, Token};

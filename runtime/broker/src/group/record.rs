@@ -1,7 +1,7 @@
 //! The records of `__consumer_offsets`, in Kafka's schema.
 //!
 //! ```text
-//! key   = i16 record type (0, 1 offset, 2 group), then the fields of the type
+//! key   = i16 record type (0, 1 offset, 2 group, 3–8 consumer group), then the fields of the type
 //! value = i16 version, then the fields of the version; no value is a tombstone
 //! ```
 //!
@@ -12,6 +12,7 @@
 use bytes::Bytes;
 use millstream_protocol::{DecodeError, Decoder, EncodeError, Message, Uuid, message};
 
+use super::consumer::record::{ConsumerRecord, ConsumerRecordError};
 use super::offsets::CommittedOffset;
 
 message! {
@@ -85,6 +86,11 @@ pub(crate) enum GroupRecord {
         group: String,
         value: Option<GroupMetadataValue>,
     },
+    /// Something of a group of the consumer protocol.
+    Consumer {
+        group: String,
+        record: ConsumerRecord,
+    },
 }
 
 /// Why a record could not be read.
@@ -102,6 +108,9 @@ pub(crate) enum GroupRecordError {
     /// The value's bytes are not what its version says.
     #[error("value: {0}")]
     Value(DecodeError),
+    /// What is said of a consumer group cannot be read.
+    #[error("consumer group: {0}")]
+    Consumer(ConsumerRecordError),
 }
 
 impl GroupRecord {
@@ -133,6 +142,7 @@ impl GroupRecord {
                     .map(|value| value.to_versioned_bytes(GROUP_VALUE));
                 Ok((key.to_versioned_bytes(GROUP_KEY)?, value.transpose()?))
             }
+            GroupRecord::Consumer { group, record } => record.encode(group),
         }
     }
 
@@ -165,6 +175,11 @@ impl GroupRecord {
                     group,
                     value: read_value(value)?,
                 })
+            }
+            other if ConsumerRecord::has_type(other) => {
+                let (group, record) = ConsumerRecord::decode(other, key, value)
+                    .map_err(GroupRecordError::Consumer)?;
+                Ok(GroupRecord::Consumer { group, record })
             }
             other => Err(GroupRecordError::UnknownType(other)),
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use millstream_log::{Isolation, PartitionLog, ReadRequest};
 use millstream_protocol::RecordBatch;
 
+use super::consumer::{Limits, Stored};
 use super::machine::{Group, GroupLimits};
 use super::offsets::Offsets;
 use super::record::{GroupMetadataValue, GroupRecord};
@@ -27,6 +28,7 @@ pub(super) struct Corrupt {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     groups: BTreeMap<String, GroupMetadataValue>,
+    consumers: BTreeMap<String, Stored>,
     offsets: Offsets,
     /// Records read.
     pub(super) record_count: u64,
@@ -139,14 +141,22 @@ impl Replay {
             GroupRecord::Group { group, value: None } => {
                 self.groups.remove(&group);
             }
+            GroupRecord::Consumer { group, record } => {
+                self.consumers.entry(group).or_default().apply(record);
+            }
         }
     }
 
     /// The groups as they are now that everything has been read; sessions begin at `now_ms`.
-    pub(super) fn finish(self, limits: GroupLimits, now_ms: i64) -> ShardState {
+    pub(super) fn finish(self, classic: GroupLimits, consumer: Limits, now_ms: i64) -> ShardState {
         let group = |(id, value): (String, GroupMetadataValue)| {
-            (id.clone(), Group::from_record(id, value, limits, now_ms))
+            (id.clone(), Group::from_record(id, value, classic, now_ms))
         };
-        ShardState::loaded(self.groups.into_iter().map(group).collect(), self.offsets)
+        let consumers = self.consumers.into_iter();
+        let consumers =
+            consumers.filter_map(|(id, stored)| Some((id, stored.into_group(consumer, now_ms)?)));
+        let consumers = consumers.collect();
+        let groups = self.groups.into_iter().map(group).collect();
+        ShardState::loaded(groups, consumers, self.offsets)
     }
 }

@@ -5,7 +5,10 @@
 //!   lock, so memory changes in the order of the log;
 //! - an answer carries the journal position that must be durable before it is given.
 //!
-//! Never: awaits; takes another lock than the partition's own while it holds its own.
+//! An id has a classic group or a consumer group, never both.
+//!
+//! Never: awaits; takes another lock while it holds its own than the partition's and, to read, that
+//! of the table of topics, whose holders take none.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +19,7 @@ use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatchBuil
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
+use super::consumer::{ConsumerGroup, difference};
 use super::event::{Event, Reply, Step, Token};
 use super::machine::{Group, GroupLimits};
 use super::offsets::Offsets;
@@ -33,11 +37,12 @@ pub(super) struct Answered {
 #[derive(Debug, Default)]
 pub(super) struct ShardState {
     pub(super) groups: BTreeMap<String, Group>,
+    pub(super) consumers: BTreeMap<String, ConsumerGroup>,
     pub(super) offsets: Offsets,
     /// The journal position after the last append of offsets, groups or markers.
     pub(super) position: u64,
     /// The journal position after the last append of a group.
-    group_position: u64,
+    pub(super) group_position: u64,
     waiters: FxHashMap<Token, oneshot::Sender<Answered>>,
 }
 
@@ -120,11 +125,52 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// Writes down what has changed of a consumer group, and then lets it be seen. After an error
+    /// the group is as it was.
+    pub(super) fn replace(
+        &self,
+        state: &mut ShardState,
+        group_id: &str,
+        after: Option<ConsumerGroup>,
+        now_ms: i64,
+    ) -> Result<(), ErrorCode> {
+        let classic = state.groups.contains_key(group_id) && after.is_some();
+        let tombstone = classic.then(|| GroupRecord::Group {
+            group: group_id.to_owned(),
+            value: None,
+        });
+        let records = difference(state.consumers.get(group_id), after.as_ref());
+        let records = records.into_iter().map(|record| GroupRecord::Consumer {
+            group: group_id.to_owned(),
+            record,
+        });
+        let records: Vec<GroupRecord> = tombstone.into_iter().chain(records).collect();
+        if !records.is_empty() {
+            self.append(state, &records, now_ms).map_err(append_error)?;
+            state.group_position = state.position;
+        }
+        if classic {
+            state.groups.remove(group_id);
+        }
+        match after {
+            Some(after) => state.consumers.insert(group_id.to_owned(), after),
+            None => state.consumers.remove(group_id),
+        };
+        Ok(())
+    }
+}
+
 impl ShardState {
     /// What a log has said.
-    pub(super) fn loaded(groups: BTreeMap<String, Group>, offsets: Offsets) -> Self {
+    pub(super) fn loaded(
+        groups: BTreeMap<String, Group>,
+        consumers: BTreeMap<String, ConsumerGroup>,
+        offsets: Offsets,
+    ) -> Self {
         ShardState {
             groups,
+            consumers,
             offsets,
             ..ShardState::default()
         }
@@ -144,10 +190,12 @@ impl ShardState {
 
     /// Whether the group has members, offsets or both.
     pub(super) fn knows(&self, group_id: &str) -> bool {
-        self.groups.contains_key(group_id) || self.offsets.knows(group_id)
+        self.groups.contains_key(group_id)
+            || self.consumers.contains_key(group_id)
+            || self.offsets.knows(group_id)
     }
 
-    fn deliver(&mut self, step: Step) {
+    pub(super) fn deliver(&mut self, step: Step) {
         let position = self.group_position;
         for (token, reply) in step.replies {
             if let Some(waiter) = self.waiters.remove(&token) {

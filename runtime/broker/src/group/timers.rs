@@ -22,7 +22,7 @@ impl Coordinator {
                     let interval_ms = node.config.offsets_retention_check_interval_ms;
                     expire_at_ms = now_ms.saturating_add(interval_ms);
                 }
-                let next_ms = node.groups.tick(now_ms).min(expire_at_ms);
+                let next_ms = node.groups.tick(&node, now_ms).min(expire_at_ms);
                 (
                     node.groups.wake.clone(),
                     next_ms.saturating_sub(now_ms).max(1),

@@ -15,8 +15,8 @@ use millstream_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use millstream_protocol::{ApiKey, ErrorCode};
 use std::sync::Arc;
 
-const TRANSACTION_VERSION: &str = "transaction.version";
-const TRANSACTION_VERSION_LEVEL: i16 = 2;
+/// Features and their levels: groups of the consumer protocol, transactions of version 2.
+const FEATURES: [(&str, i16); 2] = [("group.version", 1), ("transaction.version", 2)];
 
 /// Answers with versions and features.
 pub(crate) async fn handle(
@@ -33,23 +33,26 @@ pub(crate) async fn handle(
             ..Default::default()
         };
     }
-    let mut supported_features = Vec::new();
-    if context.api_version >= 4 {
-        supported_features.push(SupportedFeatureKey {
-            name: TRANSACTION_VERSION.to_owned(),
-            min_version: 0,
-            max_version: TRANSACTION_VERSION_LEVEL,
-        });
-    }
+    let supported = |(name, level): (&str, i16)| SupportedFeatureKey {
+        name: name.to_owned(),
+        min_version: 0,
+        max_version: level,
+    };
+    let finalized = |(name, level): (&str, i16)| FinalizedFeatureKey {
+        name: name.to_owned(),
+        max_version_level: level,
+        min_version_level: level,
+    };
+    let supported = FEATURES.into_iter().map(supported);
+    let supported_features = match context.api_version {
+        4.. => supported.collect(),
+        _ => Vec::new(),
+    };
     ApiVersionsResponse {
         api_keys: SERVED.iter().copied().map(range_of).collect(),
         supported_features,
         finalized_features_epoch: 0,
-        finalized_features: vec![FinalizedFeatureKey {
-            name: TRANSACTION_VERSION.to_owned(),
-            max_version_level: TRANSACTION_VERSION_LEVEL,
-            min_version_level: TRANSACTION_VERSION_LEVEL,
-        }],
+        finalized_features: FEATURES.into_iter().map(finalized).collect(),
         ..Default::default()
     }
 }

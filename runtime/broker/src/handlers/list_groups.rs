@@ -1,6 +1,6 @@
 //! ListGroups 0–5: every group of this node, by id.
 //!
-//! Deviations: there are classic groups only.
+//! Deviations: there are classic and consumer groups only.
 //!
 //! Invariants: a group that only stores offsets is listed too, as an empty one.
 //! Never: waits.
@@ -12,7 +12,12 @@ use millstream_protocol::messages::list_groups::ListedGroup;
 use millstream_protocol::messages::{ListGroupsRequest, ListGroupsResponse};
 use std::sync::Arc;
 
-const CLASSIC: &str = "Classic";
+fn type_of(group: &GroupView) -> &'static str {
+    match group.is_consumer {
+        true => "Consumer",
+        false => "Classic",
+    }
+}
 
 /// Lists the groups in the states and of the types that are asked for; all if none are named.
 pub(crate) async fn handle(
@@ -34,13 +39,14 @@ pub(crate) async fn handle(
             };
         }
     };
-    let wanted =
-        |group: &GroupView| passes(&states_filter, group.state) && passes(&types_filter, CLASSIC);
+    let wanted = |group: &GroupView| {
+        passes(&states_filter, group.state) && passes(&types_filter, type_of(group))
+    };
     let listed = groups.into_iter().filter(wanted).map(|group| ListedGroup {
+        group_type: type_of(&group).to_owned(),
         group_id: group.group_id,
         protocol_type: group.protocol_type,
         group_state: group.state.to_owned(),
-        group_type: CLASSIC.to_owned(),
     });
     ListGroupsResponse {
         groups: listed.collect(),

@@ -23,8 +23,6 @@ use std::sync::Arc;
 
 /// The first version that names topics by id.
 const TOPIC_ID_VERSION: i16 = 10;
-/// The first version whose clients know that a group may be missing.
-const MISSING_GROUP_VERSION: i16 = 9;
 
 /// Commits every offset that can be committed.
 pub(crate) async fn handle(
@@ -42,16 +40,16 @@ pub(crate) async fn handle(
         group_instance_id: request.group_instance_id,
         generation: request.generation_id_or_member_epoch,
     };
-    let missing = if context.api_version >= MISSING_GROUP_VERSION {
-        ErrorCode::GROUP_ID_NOT_FOUND
-    } else {
-        ErrorCode::ILLEGAL_GENERATION
-    };
     let retention_ms = Some(request.retention_time_ms).filter(|retention_ms| *retention_ms >= 0);
     let group_id = &request.group_id;
-    let committed = node
-        .groups
-        .commit(node, group_id, &claim, &offsets, retention_ms, missing);
+    let committed = node.groups.commit(
+        node,
+        group_id,
+        &claim,
+        &offsets,
+        retention_ms,
+        context.api_version,
+    );
     context.release_turn();
     let error = match committed {
         Ok(position) => node.groups.durable(node, position).await.err(),

@@ -6,6 +6,8 @@
 //! Invariants: with `require_stable`, a partition whose offset an open transaction may still
 //! change is answered UNSTABLE_OFFSET_COMMIT and nothing else.
 //! Invariants: what is told is durable.
+//! Invariants: a member of the consumer protocol names its epoch (9 and later), and hears
+//! STALE_MEMBER_EPOCH if it has another one.
 //! Never: tells of another topic's offset under the same name.
 
 use crate::dispatch::RequestContext;
@@ -71,12 +73,18 @@ async fn fetch_group(
     require_stable: bool,
 ) -> OffsetFetchResponseGroup {
     let OffsetFetchRequestGroup {
-        group_id, topics, ..
+        group_id,
+        member_id,
+        member_epoch,
+        topics,
     } = group;
-    let fetched = match topics {
+    let may = node
+        .groups
+        .may_fetch(&group_id, member_id.as_deref(), member_epoch);
+    let fetched = may.and_then(|()| match topics {
         None => fetch_all(node, &group_id, by_id, require_stable),
         Some(topics) => fetch_some(node, &group_id, topics, by_id, require_stable),
-    };
+    });
     let durable = match fetched {
         Ok((topics, position)) => node.groups.durable(node, position).await.map(|()| topics),
         Err(error) => Err(error),

@@ -349,11 +349,13 @@ async fn api_versions_advertises_what_is_served() {
         .find(|api| api.api_key == ApiKey::Produce as i16);
     let produce = produce.expect("Produce is served");
     assert_eq!((produce.min_version, produce.max_version), (3, 13));
-    let feature = &answer.finalized_features[0];
+    let features = answer.finalized_features.iter();
+    let features = features.map(|feature| (&*feature.name, feature.max_version_level));
     assert_eq!(
-        (&*feature.name, feature.max_version_level),
-        ("transaction.version", 2)
+        features.collect::<Vec<_>>(),
+        [("group.version", 1), ("transaction.version", 2)]
     );
+    assert_eq!(answer.supported_features.len(), 2);
     assert!(!answer.zk_migration_ready);
     // Old clients refuse a supported feature whose lowest version is 0.
     assert!(client.ask(3, request).await.supported_features.is_empty());

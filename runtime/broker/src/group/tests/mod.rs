@@ -4,6 +4,7 @@
 //! Never: calls the coordinator; every request goes through frames.
 
 mod compaction;
+mod consumer;
 mod deletion;
 mod load;
 mod membership;

@@ -1,0 +1,214 @@
+//! Groups of the consumer protocol, asked: heartbeats and descriptions, and what becomes of a
+//! request of the classic protocol that names one.
+//!
+//! Invariants: a group changes its protocol only while it has no members; an answer that tells of
+//! a change carries the journal position that must be durable before it.
+//! Never: decides; the machine does.
+
+use millstream_protocol::ErrorCode;
+
+use super::consumer::{
+    Beat, BeatReply, ConsumerGroup, Member, Partitions, Pattern, Reaction, Refusal, Stimulus,
+    TopicShape, TopicTable, react,
+};
+use super::coordinator::Coordinator;
+use super::event::{Event, JoinReply, Reply, Step, SyncReply};
+use super::shard::{Shard, ShardState};
+use crate::node::Node;
+use crate::topics::PartitionTable;
+
+/// A group of the consumer protocol as an administrator sees it.
+#[derive(Debug)]
+pub(crate) struct ConsumerGroupView {
+    pub(crate) state: &'static str,
+    pub(crate) epoch: i32,
+    pub(crate) assignment_epoch: i32,
+    pub(crate) assignor: &'static str,
+    pub(crate) members: Vec<ConsumerMemberView>,
+}
+
+/// One of its members: the id, what it has, and what it is to have.
+#[derive(Debug)]
+pub(crate) struct ConsumerMemberView {
+    pub(crate) id: String,
+    pub(crate) member: Member,
+    pub(crate) target: Partitions,
+}
+
+impl TopicTable for PartitionTable {
+    fn version(&self) -> u64 {
+        PartitionTable::version(self)
+    }
+
+    fn matching(&self, pattern: &Pattern) -> Vec<String> {
+        let topics = self.topics().into_iter();
+        let topics = topics.filter(|topic| !topic.is_internal() && pattern.matches(&topic.name));
+        topics.map(|topic| topic.name.to_string()).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<TopicShape> {
+        let topic = self.topic(name)?;
+        Some(TopicShape {
+            id: topic.id,
+            partition_count: i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
+        })
+    }
+}
+
+impl Coordinator {
+    /// How often members are to be heard of.
+    pub(crate) fn consumer_heartbeat_ms(&self) -> i32 {
+        self.consumer_heartbeat_ms
+    }
+
+    /// ConsumerGroupHeartbeat. Returns the answer, and the journal position that must be durable
+    /// before it is given.
+    pub(crate) fn beat(
+        &self,
+        node: &Node,
+        group_id: &str,
+        beat: &Beat,
+    ) -> Result<(BeatReply, u64), Refusal> {
+        let failed = |error: ErrorCode| Refusal::new(error, error.to_string());
+        let shard = self.shard_of(group_id).map_err(failed)?;
+        let now_ms = node.now_ms();
+        let (limits, topics) = (self.consumer_limits, &node.partitions);
+        let mut state = shard.lock();
+        if let Some(group) = state.consumers.get_mut(group_id)
+            && let Some(reply) = group.beat_quietly(now_ms, beat, limits, topics)
+        {
+            return Ok((reply, 0));
+        }
+        let mut group = consumer_group(&state, group_id, beat)?;
+        let reply = group.beat(now_ms, beat, limits, topics)?;
+        let deadline_ms = group.next_deadline_ms();
+        shard
+            .replace(&mut state, group_id, Some(group), now_ms)
+            .map_err(failed)?;
+        let position = state.group_position;
+        drop(state);
+        self.plan(deadline_ms);
+        Ok((reply, position))
+    }
+
+    /// One group, if it is one of the consumer protocol.
+    pub(crate) fn describe_consumers(
+        &self,
+        group_id: &str,
+    ) -> Result<Option<ConsumerGroupView>, ErrorCode> {
+        let state = self.shard_of(group_id)?.lock();
+        let Some(group) = state.consumers.get(group_id) else {
+            return Ok(None);
+        };
+        let member = |(id, member): (&String, &Member)| ConsumerMemberView {
+            id: id.clone(),
+            member: member.clone(),
+            target: group.targets.get(id).cloned().unwrap_or_default(),
+        };
+        Ok(Some(ConsumerGroupView {
+            state: group.state().name(),
+            epoch: group.epoch,
+            assignment_epoch: group.assignment_epoch,
+            assignor: group.assignor().name(),
+            members: group.members.iter().map(member).collect(),
+        }))
+    }
+}
+
+/// The group that a heartbeat means, to be changed: the one that there is, or a new one.
+fn consumer_group(
+    state: &ShardState,
+    group_id: &str,
+    beat: &Beat,
+) -> Result<ConsumerGroup, Refusal> {
+    if let Some(group) = state.consumers.get(group_id) {
+        return Ok(group.clone());
+    }
+    let missing = |message: String| Refusal::new(ErrorCode::GROUP_ID_NOT_FOUND, message);
+    let classic = state.groups.get(group_id);
+    if classic.is_some_and(|group| !group.is_deserted()) {
+        return Err(missing(format!(
+            "group {group_id} has members of the classic protocol; it can be used with the \
+             consumer protocol once they have left"
+        )));
+    }
+    match react(super::consumer::GroupState::Dead, stimulus(beat)) {
+        Reaction::Admit => Ok(ConsumerGroup::default()),
+        _ => Err(missing(format!("consumer group {group_id} does not exist"))),
+    }
+}
+
+fn stimulus(beat: &Beat) -> Stimulus {
+    match beat.member_epoch {
+        0 => Stimulus::Join,
+        _ => Stimulus::Beat,
+    }
+}
+
+impl Shard {
+    /// Answers a request of the classic protocol that names a consumer group. Returns the event if
+    /// it is for a classic group, be it one that takes the name now.
+    pub(super) fn answer_for_consumers(
+        &self,
+        state: &mut ShardState,
+        group_id: &str,
+        now_ms: i64,
+        topics: &dyn TopicTable,
+        event: Event,
+    ) -> Result<Option<Event>, ErrorCode> {
+        let Some(group) = state.consumers.get(group_id) else {
+            return Ok(Some(event));
+        };
+        let unknown = ErrorCode::UNKNOWN_MEMBER_ID;
+        let reply = match event {
+            Event::Join(join) => match react(group.state(), Stimulus::ClassicJoin) {
+                Reaction::Refuse(error) => {
+                    let reply = JoinReply::refused(join.member_id, error);
+                    (join.token, Reply::Join(reply))
+                }
+                _ => {
+                    self.replace(state, group_id, None, now_ms)?;
+                    return Ok(Some(Event::Join(join)));
+                }
+            },
+            Event::Leave { token, leavers } => {
+                let mut group = group.clone();
+                let answers = group.expel(&leavers, topics);
+                self.replace(state, group_id, Some(group), now_ms)?;
+                (token, Reply::Leave(answers))
+            }
+            Event::Sync(sync) => (sync.token, Reply::Sync(SyncReply::refused(unknown))),
+            Event::Heartbeat { token, .. } => (token, Reply::Heartbeat(unknown)),
+            Event::Delete { .. } | Event::Tick => return Ok(None),
+        };
+        let replies = vec![reply];
+        state.deliver(Step {
+            replies,
+            store: false,
+        });
+        Ok(None)
+    }
+
+    /// Lets time pass for every consumer group that asked for it; those before an error have it
+    /// behind them.
+    pub(super) fn tick_consumers(
+        &self,
+        state: &mut ShardState,
+        now_ms: i64,
+        topics: &dyn TopicTable,
+    ) -> Result<(), ErrorCode> {
+        let due = state.consumers.iter().filter(|(_, group)| {
+            let deadline_ms = group.next_deadline_ms();
+            deadline_ms.is_some_and(|due_ms| due_ms <= now_ms)
+        });
+        let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
+        for group_id in due {
+            let Some(mut group) = state.consumers.get(&group_id).cloned() else {
+                continue;
+            };
+            group.tick(now_ms, topics);
+            self.replace(state, &group_id, Some(group), now_ms)?;
+        }
+        Ok(())
+    }
+}
