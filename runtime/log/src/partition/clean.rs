@@ -142,9 +142,9 @@ impl PartitionLog {
             old,
             is_replaced: cleaned.is_some(),
         };
-        if self.durability.syncs_files() {
-            self.sync_directory()?;
-        }
+        // Names first, then what counts on them, here and below: not every file system keeps the
+        // changes of one directory in their order.
+        self.sync_directory()?;
         manifest.swap = Some(swap.clone());
         self.store_manifest(&manifest)?;
         failpoint::hit("log.compaction.before-renames");
