@@ -110,6 +110,39 @@ def verifiable_consumer_protocol(bench):
     verifiable(bench, "verifiable-consumer", "consumer")
 
 
+@SUITE.case()
+def verifiable_consumer_protocol_static_members(bench):
+    """A static member that stops in order comes back to its partitions; nobody else notices."""
+    topic = "verifiable-static"
+    produce_numbers(bench, topic, 1000, partitions=4)
+    arguments = ["--bootstrap-server", bench.address, "--topic", topic, "--group-id", f"g-{topic}"]
+    arguments += ["--group-protocol", "consumer", "--verbose", "--reset-policy=earliest"]
+
+    def start(name, instance):
+        main = TOOLS + "VerifiableConsumer"
+        return bench.java(name, main, *arguments, "--group-instance-id", instance)
+
+    def holds(consumer):
+        held = set()
+        for line in consumer.out().splitlines():
+            event = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
+            partitions = {found["partition"] for found in event.get("partitions", [])}
+            if event.get("name") == "partitions_assigned":
+                held |= partitions
+            elif event.get("name") == "partitions_revoked":
+                held -= partitions
+        return held
+
+    first, second = start("static-0", "i-0"), start("static-1", "i-1")
+    halves = lambda: len(holds(first)) == 2 and len(holds(second)) == 2  # noqa: E731
+    wait_until(halves, "two partitions each", 60, first.last_words)
+    half, before = holds(second), len(events(first, "partitions_revoked"))
+    second.terminate()
+    again = start("static-2", "i-1")
+    wait_until(lambda: holds(again) == half, "the same partitions", 30, again.last_words)
+    assert len(events(first, "partitions_revoked")) == before, first.last_words()
+
+
 def produce_numbers(bench, topic, count, partitions):
     bench.topics(topic, partitions=partitions)
     arguments = ["--bootstrap-server", bench.address, "--topic", topic, "--max-messages", count]
