@@ -278,6 +278,7 @@ async fn work(
     follow: bool,
 ) -> anyhow::Result<()> {
     if follow {
+        say("following orders until Ctrl-C or SIGTERM");
         running.ended().await?;
         return Ok(());
     }

@@ -1,9 +1,9 @@
 //! Exactly-once stream processing for Rust, with the broker built in.
 //!
-//! A job reads topics, runs typed operators, writes topics, and commits the input offsets, the
-//! outputs and the state in one transaction. The broker is in the process: nothing to install,
-//! nothing to start. The protocol inside is Kafka's, so the same job runs on an Apache Kafka
-//! cluster by changing where it connects.
+//! A job reads topics, runs typed operators, writes topics, and commits the input offsets and the
+//! outputs in one transaction. The broker is in the process: nothing to install, nothing to start.
+//! The protocol inside is Kafka's, so the same job runs on an Apache Kafka cluster by changing
+//! where it connects.
 //!
 //! ```no_run
 //! use millstream::prelude::*;
@@ -34,7 +34,7 @@
 //! | running them | [`Streams`](streams::Streams), [`RunningStreams`](streams::RunningStreams) |
 //! | a hand-written read-process-write loop | [`Producer`](client::Producer), [`Consumer`](client::Consumer) |
 //! | topics and groups | [`Admin`](client::Admin) |
-//! | a cluster for tests, with faults from a seed | [`testing`] |
+//! | a job without a broker, and a cluster with faults from a seed, for tests | [`testing`] |
 //!
 //! Invariants: everything that a client does goes through Kafka's protocol, in the process as well.
 //! Never: a private door between streams, client and broker.

@@ -1,9 +1,12 @@
-//! A cluster for tests: a broker that can crash, a network that delays and fails, both from one
+//! For tests: [`TopologyTestDriver`] runs a topology record by record without any broker;
+//! [`TestCluster`] is a broker that can crash behind a network that delays and fails, both from one
 //! seed.
 //!
 //! On a current-thread runtime with tokio's paused clock (`#[tokio::test(start_paused = true)]`) a
 //! test that uses these and nothing else that is random runs the same way every time: the same seed
-//! gives the same [`Trace`].
+//! gives the same [`Trace`]. The paused clock takes tokio's feature `test-util` among the
+//! dev-dependencies. A job lives in virtual time where it is told to:
+//! `.client(cluster.client(2))` and [`.placement(Placement::Runtime)`](crate::streams::Placement).
 //!
 //! ```
 //! use millstream::prelude::*;
@@ -24,6 +27,7 @@ mod cluster;
 mod network;
 mod trace;
 
+pub use crate::streams::{TestRecord, TopologyTestDriver};
 pub use cluster::TestCluster;
 pub use network::{Direction, FrameEvent, NetworkCounts, NetworkFaults, SimulatedNetwork};
 pub use trace::Trace;
