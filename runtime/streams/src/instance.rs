@@ -98,7 +98,8 @@ impl Streams {
     }
 
     /// Static membership (`group.instance.id`, default none): a restarted instance takes its place
-    /// in the group at once.
+    /// in the group at once. Without it, what is started after a kill waits until the session of the
+    /// killed one ends (`session.timeout.ms`, 45 s).
     #[must_use]
     pub fn group_instance_id(mut self, id: impl Into<String>) -> Self {
         self.config.group_instance_id = Some(id.into());
