@@ -1,8 +1,8 @@
 //! ConsumerGroupHeartbeat 0–1: a member of the consumer protocol joins, lives, and leaves.
 //!
-//! Deviations: regular expressions are literals, `.`, `.*` and `.+`; INVALID_REGULAR_EXPRESSION
-//! answers others. A known member may begin anew with epoch 0 at any time, and is told its
-//! assignment again.
+//! Deviations: regular expressions are literals, `.`, `.*`, `.+` and alternatives of these;
+//! INVALID_REGULAR_EXPRESSION answers others. A known member may begin anew with epoch 0 at any
+//! time, and is told its assignment again.
 //!
 //! Invariants: an answer that tells of a change of the group comes when that is durable.
 //! Never: waits for other members.
@@ -101,7 +101,7 @@ fn check(context: &RequestContext, request: &ConsumerGroupHeartbeatRequest) -> R
         && Pattern::parse(regex).is_none()
     {
         let message = format!(
-            "'{regex}' has more in it than literals, '.', '.*' and '.+'; name the topics, or let \
+            "'{regex}' has more in it than literals, '.', '.*', '.+' and '|'; name the topics, or let \
              the client match them"
         );
         return Err((ErrorCode::INVALID_REGULAR_EXPRESSION, message));

@@ -10,10 +10,11 @@ use millstream_protocol::messages::offset_delete::{
     OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
 };
 use millstream_protocol::messages::{
-    DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest, OffsetDeleteRequest,
-    describe_groups, list_groups,
+    ConsumerGroupDescribeRequest, ConsumerProtocolAssignment, DeleteGroupsRequest,
+    DescribeGroupsRequest, ListGroupsRequest, OffsetDeleteRequest, consumer_group_describe,
+    consumer_protocol, describe_groups, list_groups,
 };
-use millstream_protocol::{ApiKey, ErrorCode, Request, TopicPartition};
+use millstream_protocol::{ApiKey, ErrorCode, Message, Request, TopicPartition};
 
 use super::offsets::by_topic;
 use super::{Admin, AdminError, check, passing};
@@ -21,6 +22,9 @@ use crate::cluster::CoordinatorKind;
 
 /// How often a coordinator that is loading or moving is asked.
 const ATTEMPTS_MAX: u32 = 100;
+/// The state of a group that does not exist.
+const DEAD: &str = "Dead";
+const ASSIGNMENT_VERSION: i16 = 3;
 
 impl Admin {
     /// The groups that the brokers coordinate, by id.
@@ -48,8 +52,9 @@ impl Admin {
         })
     }
 
-    /// A group's state and members. A group that does not exist has the state `Dead`, or is
-    /// refused, as the broker's version will have it.
+    /// A group's state and members, whichever protocol they speak; members of the consumer
+    /// protocol have no metadata. A group that does not exist has the state `Dead`, or is refused,
+    /// as the broker's version will have it.
     ///
     /// # Errors
     /// Where the coordinator does not answer in time, or refuses (`GROUP_ID_NOT_FOUND`).
@@ -72,6 +77,12 @@ impl Admin {
                     (found.error_code, found)
                 })
                 .await?;
+            let is_missing = found.error_code == ErrorCode::GROUP_ID_NOT_FOUND;
+            if (is_missing || found.group_state == DEAD)
+                && let Ok(Some(found)) = self.describe_consumer_group(group).await
+            {
+                return Ok(found);
+            }
             check(
                 "describe_group()",
                 group,
@@ -80,6 +91,25 @@ impl Admin {
             )?;
             Ok(found)
         })
+    }
+
+    /// A group of the consumer protocol, if it is one, in the words of the classic one.
+    async fn describe_consumer_group(
+        &self,
+        group: &str,
+    ) -> Result<Option<describe_groups::DescribedGroup>, AdminError> {
+        let request = ConsumerGroupDescribeRequest {
+            group_ids: vec![group.to_owned()],
+            ..Default::default()
+        };
+        let found = self.ask_group(group, request, |answer| {
+            let mut found = answer.groups.into_iter();
+            let found = found.find(|found| found.group_id == group);
+            let found = found.unwrap_or_default();
+            (found.error_code, found)
+        });
+        let found = found.await?;
+        Ok(found.error_code.is_ok().then(|| as_classic(found)))
     }
 
     /// Deletes a group with all of its committed offsets.
@@ -171,6 +201,39 @@ impl Admin {
             tokio::time::sleep(self.cluster.retry_pause(attempt)).await;
             attempt += 1;
         }
+    }
+}
+
+fn as_classic(group: consumer_group_describe::DescribedGroup) -> describe_groups::DescribedGroup {
+    let members = group.members.into_iter().map(|member| {
+        let topics = member.assignment.topic_partitions.into_iter();
+        let assigned_partitions = topics.map(|topic| consumer_protocol::TopicPartitions {
+            topic: topic.topic_name,
+            partitions: topic.partitions,
+        });
+        let assignment = ConsumerProtocolAssignment {
+            assigned_partitions: assigned_partitions.collect(),
+            user_data: None,
+        };
+        let assignment = assignment.to_versioned_bytes(ASSIGNMENT_VERSION);
+        describe_groups::DescribedGroupMember {
+            member_id: member.member_id,
+            group_instance_id: member.instance_id,
+            client_id: member.client_id,
+            client_host: member.client_host,
+            // Every assignment has a form.
+            member_assignment: assignment.unwrap_or_default(),
+            ..Default::default()
+        }
+    });
+    describe_groups::DescribedGroup {
+        group_id: group.group_id,
+        group_state: group.group_state,
+        protocol_type: "consumer".to_owned(),
+        protocol_data: group.assignor_name,
+        members: members.collect(),
+        authorized_operations: group.authorized_operations,
+        ..Default::default()
     }
 }
 

@@ -472,7 +472,7 @@ async fn requests_that_cannot_be_meant_are_refused_and_leave_no_group() {
             assignor,
         ),
         (
-            with(|r| r.subscribed_topic_regex = Some("a|b".to_owned())),
+            with(|r| r.subscribed_topic_regex = Some("[ab]".to_owned())),
             regex,
         ),
         (beating("a", None, 1), missing),
