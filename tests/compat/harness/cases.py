@@ -7,10 +7,12 @@ import time
 import traceback
 
 from harness import jars
-from harness.processes import Program
+from harness.processes import Program, wait_until
 from harness.tools import Tools
 
 PASSED, FAILED, GAP, MENDED, SKIPPED = "ok", "FAILED", "gap", "gap passes", "skipped"
+# Of the reference, which is not what is judged.
+UNABLE = "unable"
 
 
 class Case:
@@ -78,6 +80,16 @@ class Bench:
         arguments = [f"--partitions={partitions}", *[f"--config={config}" for config in configs]]
         for name in names:
             self.tools("TopicCommand", "--create", "--topic", name, *arguments)
+
+    def without_topics(self, *names):
+        """Deletes what a case before has left, and waits until it is gone."""
+        for name in names:
+            self.tools("TopicCommand", "--delete", "--topic", name, "--if-exists")
+
+        def gone():
+            return not set(names) & set(self.tools("TopicCommand", "--list").out.split())
+
+        wait_until(gone, "the topics to be gone")
 
     def run(self, case):
         """Answers what became of it, the seconds it took, and what there is to say."""

@@ -83,6 +83,7 @@ def changelogs(stores):
 def eos(bench, suffix, topics, stores):
     """Three processes, killed and restarted in turn while data keep coming; then the verifier."""
     # The program asks for three replicas of what it creates; one node has one.
+    bench.without_topics(*topics)
     bench.topics(*topics, partitions=5)
     bench.topics(*changelogs(stores), partitions=5, configs=["cleanup.policy=compact"])
     content = properties(bench)

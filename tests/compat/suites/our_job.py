@@ -43,13 +43,7 @@ def read(bench, topic):
 def fresh(bench):
     """Without the topics of the case before."""
     names = ["orders", "customers", "orders.enriched", "orders.audit", "orders.dead-letter"]
-    for name in names:
-        bench.tools("TopicCommand", "--delete", "--topic", name, "--if-exists")
-
-    def gone():
-        return not set(names) & set(bench.tools("TopicCommand", "--list").out.split())
-
-    wait_until(gone, "the topics to be gone")
+    bench.without_topics(*names)
 
 
 def check(bench, expected):
