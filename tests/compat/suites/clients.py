@@ -12,10 +12,7 @@ one place, here: what one wrote is read by itself and by the Java client, and ha
     version                 of the client
 """
 
-import shutil
-import time
-
-from harness import cases, clients, jars
+from harness import cases, clients
 from harness.processes import wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -68,8 +68,16 @@ def group_etl(bench):
     etl(bench, "TestGroupETL")
 
 
+REGEX = "Test848RegexBrokerResolves"
+
+
+@SUITE.case(gap="of a regular expression the broker knows literals, `.`, `.*` and `.+` alone")
+def regular_expression_that_the_broker_resolves(bench):
+    run(bench, "-test.run", f"^{REGEX}$")
+
+
 @SUITE.case()
 def all_others(bench):
     """Those of protocols that we refuse leave themselves out."""
-    lines = run(bench, "-test.skip", "TestTxnEtl|TestGroupETL")
+    lines = run(bench, "-test.skip", f"TestTxnEtl|TestGroupETL|{REGEX}")
     assert sum(line.startswith("--- PASS") for line in lines) > 100, lines
