@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -110,7 +111,7 @@ impl BatchState {
                         part.on_resolved(index, timestamp, callback);
                     }
                 }
-                outcome => callback(self.result(outcome, index, timestamp)),
+                outcome => call(callback, self.result(outcome, index, timestamp)),
             }
         }
     }
@@ -131,7 +132,7 @@ impl BatchState {
                     part.on_resolved(index, timestamp, callback);
                 }
             }
-            outcome => callback(self.result(&outcome, index, timestamp)),
+            outcome => call(callback, self.result(&outcome, index, timestamp)),
         }
     }
 
@@ -181,6 +182,15 @@ impl BatchState {
             inner.wakers.push(context.waker().clone());
         }
         Poll::Pending
+    }
+}
+
+/// Calls back. A panic ends the callback, and not the sender's task, on which every other record
+/// depends.
+fn call(callback: Callback, result: Result<RecordMetadata, DeliveryError>) {
+    let called = std::panic::catch_unwind(AssertUnwindSafe(|| callback(result)));
+    if called.is_err() {
+        tracing::error!("a callback of a delivery, or an interceptor, panicked");
     }
 }
 
@@ -340,6 +350,20 @@ mod tests {
         assert_eq!((first.partition, first.offset, first.timestamp), (2, 40, 5));
         let third = third.await.unwrap();
         assert_eq!((third.offset, third.timestamp), (42, 7));
+    }
+
+    #[tokio::test]
+    async fn a_callback_that_panics_takes_nobody_else_with_it() {
+        let state = batch(1);
+        Delivery::in_batch(Arc::clone(&state), 0, 5).on_resolved(|_| panic!("on purpose"));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        Delivery::in_batch(Arc::clone(&state), 1, 5)
+            .on_resolved(move |result| sender.send(result.unwrap().offset).unwrap());
+        state.resolve(Outcome::Acknowledged {
+            base_offset: 40,
+            log_append_time_ms: -1,
+        });
+        assert_eq!(receiver.recv(), Ok(41));
     }
 
     #[tokio::test]
