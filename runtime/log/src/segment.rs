@@ -37,7 +37,7 @@ pub(crate) struct Segment {
     bytes_since_index: u64,
     largest: Option<TimeEntry>,
     first_timestamp: Option<i64>,
-    /// When retention looked for a timestamp first and found none.
+    /// When retention looked for a timestamp first, since the last batch, and found none.
     first_looked_at: Option<i64>,
     unsynced: bool,
 }
@@ -248,6 +248,7 @@ impl Segment {
     pub(crate) fn index_batch(&mut self, place: &BatchPlace, interval_bytes: u64) {
         let relative = i32::try_from(self.relative(place.last_offset)).unwrap_or(i32::MAX);
         self.first_timestamp.get_or_insert(place.max_timestamp);
+        self.first_looked_at = None;
         if self
             .largest
             .is_none_or(|largest| place.max_timestamp > largest.timestamp)
@@ -336,7 +337,7 @@ impl Segment {
     }
 
     /// How new its records are: the largest timestamp, or, where there is none, the time of the
-    /// first look.
+    /// first look at the last of them.
     pub(crate) fn newest(
         &mut self,
         storage: &dyn Storage,

@@ -185,3 +185,18 @@ fn records_without_a_timestamp_are_kept_as_long_as_others() {
     assert_eq!(log.apply_retention(NOW + 1_000).unwrap(), 0);
     assert_eq!(log.apply_retention(NOW + 1_001).unwrap(), 4);
 }
+
+#[test]
+fn new_records_without_a_timestamp_keep_the_segment_that_is_written() {
+    let log = log_with(PartitionConfig {
+        retention_ms: 1_000,
+        ..config()
+    });
+    let put = || log.put(batch_at(-1, 1, ProducerStamp::NONE));
+    put();
+    assert_eq!(log.apply_retention(NOW).unwrap(), 0);
+    put();
+    assert_eq!(log.apply_retention(NOW + 1_001).unwrap(), 0, "one is new");
+    assert_eq!(log.apply_retention(NOW + 2_001).unwrap(), 0);
+    assert_eq!(log.apply_retention(NOW + 2_002).unwrap(), 1);
+}
