@@ -1,7 +1,7 @@
 //! One pass over one log: map the dirty keys, filter the segments group by group, swap each group.
 //!
 //! Invariants: every batch passes its CRC before it is mapped or copied; what a pass read is still
-//! in the log when it swaps, or the group is left as it is; a pass that ends early, for whatever
+//! in the log when it swaps, or the group is left as it is and the pass ends there; a pass that ends early, for whatever
 //! reason, leaves a log from which no key's last record is missing.
 //! Never: holds more than a buffer of records, the map and one batch in memory.
 
@@ -93,13 +93,22 @@ pub(crate) fn run(
         .iter()
         .map(|source| (source.base_offset..source.end, source.size_bytes))
         .collect();
+    let mut is_whole = true;
     for range in groups(&sizes, log.config().segment_bytes) {
         let is_first = range.start == 0;
         let group = segments.get(range).unwrap_or_default();
         cleaned.bytes_before += group.iter().map(|source| source.size_bytes).sum::<u64>();
-        cleaned.bytes_after += clean_group(log, &mut filter, group, is_first)?;
+        let Some(size_bytes) = clean_group(log, &mut filter, group, is_first)? else {
+            // Retention took a part of the group, and the rest has what newer records supersede:
+            // no tombstone behind it may go, and the next pass has to map those records again.
+            is_whole = false;
+            break;
+        };
+        cleaned.bytes_after += size_bytes;
     }
-    cleaned.next_dirty = map.end();
+    if is_whole {
+        cleaned.next_dirty = map.end();
+    }
     cleaned.judged = filter.judged;
     if cleaned.judged.records_without_key > 0 {
         let count = cleaned.judged.records_without_key;
@@ -211,13 +220,13 @@ fn mapped(
     Ok(map)
 }
 
-/// Writes what stays of a group and swaps it in; returns its size.
+/// Writes what stays of a group and swaps it in; returns its size, or `None` when it was left alone.
 fn clean_group(
     log: &PartitionLog,
     filter: &mut Filter<'_>,
     group: &[Source],
     is_first: bool,
-) -> Result<u64, LogError> {
+) -> Result<Option<u64>, LogError> {
     let base_offset = group.first().map_or(0, |source| source.base_offset);
     let mut output = Output::new(log, base_offset);
     let written = write_group(log, filter, group, is_first, &mut output)
@@ -225,10 +234,11 @@ fn clean_group(
         .and_then(|segment| {
             let size_bytes = segment.as_ref().map_or(0, Segment::size_bytes);
             failpoint::hit("log.compaction.before-swap");
-            log.swap_in(group, segment).map(|()| size_bytes)
+            let is_in = log.swap_in(group, segment)?;
+            Ok(is_in.then_some(size_bytes))
         });
-    if written.is_err() {
-        log.abandon_cleaning();
+    if let Err(cause) = &written {
+        log.abandon_cleaning(cause);
     }
     written
 }

@@ -104,9 +104,13 @@ impl PartitionLog {
         Segment::create_cleaned(self.storage(), &self.directory, base_offset)
     }
 
-    /// Removes cleaned files that do not take their place.
-    pub(crate) fn abandon_cleaning(&self) {
+    /// Removes cleaned files that do not take their place. A sync that failed is not tried again:
+    /// it may have been for names that others wait for as well.
+    pub(crate) fn abandon_cleaning(&self, cause: &LogError) {
         let _names = self.names();
+        if cause.is_final() {
+            self.lock().take_offline(cause.to_string());
+        }
         if self.check_online().is_err() {
             // They go at the next opening.
             return;
@@ -116,13 +120,13 @@ impl PartitionLog {
         }
     }
 
-    /// Puts a cleaned segment, or nothing, in the place of those that it was made from. They are
-    /// left alone when retention took one of them meanwhile.
+    /// Puts a cleaned segment, or nothing, in the place of those that it was made from, and says so.
+    /// They are left alone when retention took one of them meanwhile.
     pub(crate) fn swap_in(
         &self,
         group: &[Source],
         cleaned: Option<Segment>,
-    ) -> Result<(), LogError> {
+    ) -> Result<bool, LogError> {
         let _names = self.names();
         let old: Vec<i64> = group.iter().map(|source| source.base_offset).collect();
         let end = group.last().map_or(0, |source| source.end);
@@ -131,7 +135,7 @@ impl PartitionLog {
             state.check_online()?;
             if state.place_of(&old).is_none() {
                 drop(state);
-                return manifest::sweep(self.storage(), &self.directory);
+                return manifest::sweep(self.storage(), &self.directory).map(|()| false);
             }
             Manifest {
                 cleaned_below: state.cleaned_below.max(end),
@@ -159,7 +163,7 @@ impl PartitionLog {
             // Files and memory may disagree; the next opening finishes what the manifest says.
             self.lock().take_offline(error.to_string());
         }
-        settled
+        settled.map(|()| true)
     }
 
     fn sync_directory(&self) -> Result<(), LogError> {

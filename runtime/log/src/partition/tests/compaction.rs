@@ -541,3 +541,70 @@ fn p1_batches_that_a_power_cut_may_take_do_not_stand_in_for_those_before() {
     assert_eq!(after.refused(sent(0)), 45);
     assert!(!after.put(sent(6)).duplicate);
 }
+
+#[test]
+fn a_pass_ends_where_retention_took_a_part_and_the_next_one_maps_all_of_it_again() {
+    let storage = HookedStorage::new(MemoryStorage::new(), Moment::AfterRead, "orders-0");
+    let log = PartitionLog::open(PartitionSetup {
+        config: compacted(),
+        ..setup(Arc::new(storage.clone()), Recovery::Clean)
+    })
+    .unwrap();
+    let log = Arc::new(log);
+    put(&log, "a", "0");
+    log.roll_now();
+    put(&log, "k", "old");
+    log.roll_now();
+    log.put(pairs(&[("k", None)], ProducerStamp::NONE));
+    for key in ["b", "c", "d", "e"] {
+        put(&log, key, "1");
+    }
+    log.roll_now();
+    let retention = log.clone();
+    storage.call_once(move || {
+        // The first segment goes; the second one, which would become one with it, stays.
+        assert_eq!(retention.delete_records_before(1).unwrap(), Some(1));
+    });
+    let first = log.clean_from(0, MAP_BYTES, NOW);
+    assert_eq!(first.next_dirty, 0, "nothing counts as clean yet");
+    put(&log, "z", "1");
+    log.roll_now();
+    let second = log.clean_from(first.next_dirty, MAP_BYTES, NOW + 2_000);
+    put(&log, "z", "2");
+    log.roll_now();
+    log.clean_from(second.next_dirty, MAP_BYTES, NOW + 4_000);
+    assert_eq!(
+        shown(&log, Isolation::LogEnd),
+        ["3 b=1", "4 c=1", "5 d=1", "6 e=1", "8 z=2"],
+        "the tombstone does not go before what it deletes"
+    );
+}
+
+#[test]
+fn l2_a_sync_that_fails_while_segments_are_replaced_ends_the_log() {
+    for kind in [OperationKind::SyncFile, OperationKind::SyncDirectory] {
+        let storage = FaultyStorage::new();
+        let log = PartitionLog::open(PartitionSetup {
+            config: compacted(),
+            durability: Durability::Interval(std::time::Duration::from_secs(1)),
+            ..setup(Arc::new(storage.clone()), Recovery::Clean)
+        })
+        .unwrap();
+        for n in 0..20 {
+            put(&log, "a", &n.to_string());
+        }
+        log.flush().unwrap();
+        log.roll_now();
+        storage.inject(Fault {
+            kind,
+            path_contains: "orders-0".to_owned(),
+            after: 0,
+            error: std::io::ErrorKind::Other,
+        });
+        let candidate = log.cleanable(None, i64::MAX, NOW).unwrap();
+        log.clean(&candidate, MAP_BYTES, NOW).unwrap_err();
+        let refused = log.flush().unwrap_err();
+        assert!(matches!(refused, LogError::Poisoned { .. }), "{refused}");
+        assert_eq!(log.records(Isolation::LogEnd).len(), 20);
+    }
+}
