@@ -14,13 +14,14 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use examples::load::{self, Load};
 use examples::model::{Audit, Customer, Enriched, Order};
 use examples::process::peak_rss_bytes;
@@ -68,14 +69,30 @@ struct Options {
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Time between commits
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..))]
     commit_interval_ms: u64,
     /// Number of workers
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     threads: usize,
     /// Write what this run committed to this file, as JSON
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+}
+
+impl Options {
+    /// What is wrong with them is said before the work, not after it.
+    fn check(&self) -> anyhow::Result<()> {
+        let folder = self.summary.as_deref().and_then(Path::parent);
+        let missing = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+        anyhow::ensure!(
+            missing.is_none(),
+            "--summary: there is no folder {}",
+            missing.unwrap_or(Path::new("")).display()
+        );
+        Ok(())
+    }
 }
 
 fn topology() -> millstream::Result<Topology> {
@@ -118,6 +135,7 @@ fn log_to_stderr() {
 async fn main() -> anyhow::Result<()> {
     log_to_stderr();
     let options = Options::parse();
+    options.check()?;
     let place = Place::open(&options).await?;
     let outcome = run(&options, &place).await;
     let closed = match &place.broker {

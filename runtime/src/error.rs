@@ -3,6 +3,8 @@
 //! Invariants: nothing is added to or taken from what the layer says.
 //! Never: hides the cause.
 
+use std::fmt;
+
 use crate::client::consumer::ConsumerError;
 use crate::client::{
     ClusterError, ConfigError, ConnectError, DeliveryError, TransactionError, UsageError,
@@ -10,7 +12,7 @@ use crate::client::{
 use crate::streams::{StreamsError, TopologyError};
 
 /// What a program that uses Millstream can run into.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The embedded broker.
@@ -51,5 +53,25 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
+/// As [`Display`](fmt::Display): `main` prints an error that it returns by `Debug`, and what to do
+/// next is in the text.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The result of whatever may run into an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_that_returns_an_error_prints_its_text() {
+        let error = Error::from(StreamsError::Config("num.stream.threads is 0".into()));
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:?}").contains("num.stream.threads is 0"));
+    }
+}

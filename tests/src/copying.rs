@@ -39,6 +39,11 @@ pub fn topology() -> Topology {
 /// The job, on the test's runtime, with this transactional id and client number.
 #[must_use]
 pub fn job(cluster: &TestCluster, number: u64, transactional_id: &str) -> Streams {
+    static_job(cluster, number, transactional_id).group_instance_id("")
+}
+
+/// [`job`] as it is by default: under a static membership.
+pub fn static_job(cluster: &TestCluster, number: u64, transactional_id: &str) -> Streams {
     Streams::new(GROUP, topology())
         .connect(cluster)
         .client(cluster.client(number))

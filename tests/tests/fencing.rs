@@ -184,8 +184,7 @@ async fn a_second_instance_takes_over_within_a_second_and_the_first_one_says_who
 -> anyhow::Result<()> {
     let cluster = TestCluster::start(4).await?;
     copying::produce(&cluster, 0..1_000).await?;
-    let instance =
-        |number| copying::job(&cluster, number, "copying-1").group_instance_id("copying-1");
+    let instance = |number| copying::static_job(&cluster, number, "copying-1");
     let mut first = instance(1).start().await?;
     copying::caught_up(&cluster, &mut first, Duration::from_secs(30)).await?;
     copying::produce(&cluster, 1_000..2_000).await?;

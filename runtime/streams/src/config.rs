@@ -51,6 +51,7 @@ pub enum Placement {
 pub(crate) struct StreamsConfig {
     pub(crate) application_id: Arc<str>,
     pub(crate) transactional_id: String,
+    /// What the user has chosen; empty for none.
     pub(crate) group_instance_id: Option<String>,
     pub(crate) guarantee: Guarantee,
     pub(crate) placement: Placement,
@@ -218,6 +219,14 @@ impl StreamsConfig {
         self.guarantee == Guarantee::ExactlyOnce && self.auto_offset_reset.is_none()
     }
 
+    /// Static membership. Under exactly-once the transactional id names one instance anyway, so it
+    /// does here as well: what is started after a kill need not wait for the dead one's session.
+    pub(crate) fn instance_id(&self) -> Option<&str> {
+        let derived = (self.guarantee == Guarantee::ExactlyOnce).then_some(&*self.transactional_id);
+        let chosen = self.group_instance_id.as_deref();
+        chosen.or(derived).filter(|id| !id.is_empty())
+    }
+
     /// Every effective setting by Kafka's name.
     pub(crate) fn effective(&self) -> BTreeMap<String, String> {
         let ms = |duration: Duration| duration.as_millis().to_string();
@@ -226,7 +235,7 @@ impl StreamsConfig {
             ("transactional.id", self.transactional_id.clone()),
             (
                 "group.instance.id",
-                self.group_instance_id.clone().unwrap_or_default(),
+                self.instance_id().unwrap_or_default().to_owned(),
             ),
             ("processing.guarantee", self.guarantee.name().to_owned()),
             ("num.stream.threads", self.threads.to_string()),
@@ -274,6 +283,27 @@ fn millis(name: &str, value: &str) -> Result<Duration, StreamsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exactly_once_instance_is_a_static_member_under_its_transactional_id_unless_told_otherwise()
+     {
+        let mut config = StreamsConfig::new("app");
+        assert_eq!(config.instance_id(), Some("app-1"));
+        assert_eq!(config.effective()["group.instance.id"], "app-1");
+        config.set("group.instance.id", "").expect("none");
+        assert_eq!(config.instance_id(), None);
+        config.set("group.instance.id", "mine").expect("a name");
+        assert_eq!(config.instance_id(), Some("mine"));
+        let mut config = StreamsConfig::new("app");
+        config
+            .set("processing.guarantee", "at_least_once")
+            .expect("a guarantee");
+        assert_eq!(
+            config.instance_id(),
+            None,
+            "nothing says that there is one such instance"
+        );
+    }
 
     /// Row 147: effective values can be read, locked keys refuse an override.
     #[test]

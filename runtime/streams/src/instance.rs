@@ -97,9 +97,10 @@ impl Streams {
         self
     }
 
-    /// Static membership (`group.instance.id`, default none): a restarted instance takes its place
-    /// in the group at once. Without it, what is started after a kill waits until the session of the
-    /// killed one ends (`session.timeout.ms`, 45 s).
+    /// Static membership (`group.instance.id`; under exactly-once the transactional id by default):
+    /// a restarted instance takes its place in the group at once, and one that stops keeps it until
+    /// its session ends (`session.timeout.ms`, 45 s). Empty for a member that leaves when it stops;
+    /// what is started after a kill then waits until the session of the killed one ends.
     #[must_use]
     pub fn group_instance_id(mut self, id: impl Into<String>) -> Self {
         self.config.group_instance_id = Some(id.into());
@@ -385,8 +386,8 @@ impl Start {
             .heartbeat_interval_ms(millis(config.heartbeat_interval))
             .default_api_timeout_ms(millis(config.delivery_timeout))
             .assignors(vec![Arc::new(StreamsAssignor::default())]);
-        if let Some(instance) = &config.group_instance_id {
-            builder = builder.group_instance_id(instance.clone());
+        if let Some(instance) = config.instance_id() {
+            builder = builder.group_instance_id(instance);
         }
         Ok(builder.connect(&self.transport).await?)
     }

@@ -127,8 +127,8 @@ impl Jobs {
             )
             .set("session.timeout.ms", 6_000)
             .set("heartbeat.interval.ms", 1_000);
-        if self.plan.static_members {
-            streams = streams.group_instance_id(name);
+        if !self.plan.static_members {
+            streams = streams.group_instance_id("");
         }
         streams.start().await
     }

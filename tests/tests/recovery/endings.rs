@@ -21,10 +21,7 @@ use super::caught_up;
 async fn an_idle_instance_that_was_replaced_names_both_epochs() -> anyhow::Result<()> {
     let cluster = TestCluster::start(1).await?;
     copying::produce(&cluster, 0..40).await?;
-    let instance = |number| {
-        let job = copying::job(&cluster, number, "copying-1");
-        job.group_instance_id("copying-1")
-    };
+    let instance = |number| copying::static_job(&cluster, number, "copying-1");
     let mut first = instance(1).start().await?;
     caught_up(&cluster, &mut first).await?;
     tokio::time::sleep(Duration::from_secs(10)).await;

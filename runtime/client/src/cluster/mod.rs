@@ -318,7 +318,12 @@ impl Cluster {
             Err(ended) => ended.to_string(),
         };
         self.lock().rotation += 1;
-        tracing::debug!(%node, %address, reason = %refused, "cannot connect to the broker");
+        // Said once an outage: whoever waits should know what for.
+        if failures.count == 1 {
+            tracing::warn!(%address, reason = %refused, "no broker answers; trying on");
+        } else {
+            tracing::debug!(%node, %address, reason = %refused, "cannot connect to the broker");
+        }
         let reason = format!("cannot connect to {address}: {refused}").into();
         Err(RequestError::Disconnected {
             node,
