@@ -445,6 +445,8 @@ impl PartitionLog {
             self.lock().take_offline(error.to_string());
             return Err(error);
         }
+        let mut state = self.lock();
+        state.synced_stable = state.synced_stable.max(work.stable_offset);
         Ok(work.end_offset)
     }
 

@@ -16,7 +16,9 @@ use crate::segment::Segment;
 
 impl PartitionLog {
     /// What can be cleaned: closed segments below the last stable offset and below `durable_end`,
-    /// up to which the partition's own files are synced and the journal is not replayed.
+    /// up to which the partition's own files are synced and the journal is not replayed. Without a
+    /// journal the markers must be synced as well: a record that a power cut makes undecided again
+    /// must not have taken the place of another.
     pub(crate) fn cleanable(
         &self,
         checkpoint: Option<i64>,
@@ -28,7 +30,10 @@ impl PartitionLog {
         let facts = state.facts(self)?;
         let offsets = state.offsets();
         let from = first_dirty(checkpoint, offsets.log_start, offsets.log_end);
-        let bound = offsets.last_stable.min(durable_end);
+        let mut bound = offsets.last_stable.min(durable_end);
+        if durable_end < i64::MAX && !self.durability.is_journaled() {
+            bound = bound.min(state.synced_stable);
+        }
         Ok(candidate(&facts, from, bound, &self.config(), now_ms))
     }
 

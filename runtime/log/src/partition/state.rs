@@ -33,6 +33,8 @@ pub(crate) struct PartitionState {
     pub(crate) tail: Tail,
     /// Between batches that lie below, offsets may be missing: compaction took them.
     pub(crate) cleaned_below: i64,
+    /// Below it every transaction has ended by a marker that the partition's own files hold durably.
+    pub(super) synced_stable: i64,
     /// How often compaction has replaced segments.
     pub(super) swaps: u64,
     /// Whether any transaction was ever aborted here: spares readers the look-up.
@@ -61,6 +63,7 @@ pub(super) struct FlushWork {
     pub(super) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     pub(super) directories: Vec<PathBuf>,
     pub(super) end_offset: i64,
+    pub(super) stable_offset: i64,
 }
 
 impl PartitionState {
@@ -78,6 +81,7 @@ impl PartitionState {
             journal_position: 0,
             tail: Tail::default(),
             cleaned_below: 0,
+            synced_stable: start,
             swaps: 0,
             has_aborted: false,
             offline: None,
@@ -271,6 +275,7 @@ impl PartitionState {
             files,
             directories,
             end_offset: self.log_end,
+            stable_offset: self.offsets().last_stable,
         }
     }
 }

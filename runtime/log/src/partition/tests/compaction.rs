@@ -3,7 +3,7 @@
 use super::*;
 use crate::compaction::pass::Cleaned;
 use crate::storage::hooked::{HookedStorage, Moment};
-use crate::storage::{Fault, OpenMode, OperationKind};
+use crate::storage::{Fault, OpenMode, OperationKind, Unsynced};
 
 pub(super) const MAP_BYTES: usize = 1 << 20;
 
@@ -220,6 +220,7 @@ fn cleaning_stops_at_an_open_transaction_and_at_what_is_not_durable() {
     log.roll_now();
     let found = log.cleanable(None, i64::MAX, NOW).unwrap();
     assert_eq!((found.first_dirty, found.end), (0, 4));
+    log.flush().unwrap();
     assert_eq!(log.cleanable(None, 3, NOW).unwrap().end, 3);
     log.clean_from(0, MAP_BYTES, NOW);
     assert_eq!(
@@ -607,4 +608,35 @@ fn l2_a_sync_that_fails_while_segments_are_replaced_ends_the_log() {
         assert!(matches!(refused, LogError::Poisoned { .. }), "{refused}");
         assert_eq!(log.records(Isolation::LogEnd).len(), 20);
     }
+}
+
+#[test]
+fn without_a_journal_nothing_goes_for_a_transaction_whose_end_a_power_cut_may_take() {
+    let storage = MemoryStorage::new();
+    let open = |storage: &MemoryStorage, recovery| {
+        PartitionLog::open(PartitionSetup {
+            config: compacted(),
+            durability: Durability::Interval(std::time::Duration::from_secs(1)),
+            ..setup(Arc::new(storage.clone()), recovery)
+        })
+        .unwrap()
+    };
+    let log = open(&storage, Recovery::Clean);
+    put(&log, "k", "old");
+    log.put(pairs(&[("k", Some("new"))], transactional(stamp(7, 0, 0))));
+    log.roll_now();
+    let point = log.flush().unwrap();
+    log.end_transaction(7, 1, true).unwrap();
+    let candidate = log.cleanable(None, point, NOW).unwrap();
+    log.clean(&candidate, MAP_BYTES, NOW).unwrap();
+    let recovery = Recovery::Unclean {
+        checkpoint_offset: point,
+    };
+    let cut = open(&storage.crash_with(Unsynced::Lost), recovery);
+    assert_eq!(shown(&cut, Isolation::LastStable), ["0 k=old"]);
+    log.flush().unwrap();
+    let candidate = log.cleanable(None, point, NOW).unwrap();
+    log.clean(&candidate, MAP_BYTES, NOW).unwrap();
+    let cut = open(&storage.crash_with(Unsynced::Lost), recovery);
+    assert_eq!(shown(&cut, Isolation::LastStable), ["1 k=new"]);
 }
