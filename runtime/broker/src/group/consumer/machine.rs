@@ -249,6 +249,10 @@ impl ConsumerGroup {
         let profile = member.profile.updated(beat);
         let changed =
             (&profile.topics, &profile.regex) != (&member.profile.topics, &member.profile.regex);
+        if profile.instance_id != member.profile.instance_id {
+            // What it was called before is free again.
+            self.static_ids.retain(|_, holder| *holder != member_id);
+        }
         if let Some(instance_id) = &profile.instance_id {
             self.static_ids
                 .insert(instance_id.clone(), member_id.clone());

@@ -393,6 +393,19 @@ fn a_static_member_that_does_not_come_back_loses_its_place_with_its_session() {
 }
 
 #[test]
+fn a_member_that_takes_another_instance_id_gives_up_the_one_before() {
+    let mut room = Room::new();
+    room.beat(&of_instance(join("a"), "i")).expect("joins");
+    room.beat(&of_instance(join("a"), "j")).expect("anew");
+    let held = room.beat(&of_instance(join("b"), "j"));
+    assert_eq!(error(held), ErrorCode::UNRELEASED_INSTANCE_ID);
+    let ids = room.group.static_ids.clone();
+    room.restart();
+    assert_eq!(room.group.static_ids, ids, "as it is read back");
+    room.beat(&of_instance(join("b"), "i")).expect("it is free");
+}
+
+#[test]
 fn topics_that_come_grow_and_go_are_seen_at_the_next_heartbeat() {
     let mut room = Room::new();
     room.topics.drop("orders");
