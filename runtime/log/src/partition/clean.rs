@@ -138,7 +138,9 @@ impl PartitionLog {
         let mut manifest = {
             let state = self.lock();
             state.check_online()?;
-            if state.place_of(&old).is_none() {
+            // A log's first segment says where it begins. It was another one when this was read.
+            let takes_the_first = |at| at == 0 && cleaned.is_none();
+            if state.place_of(&old).is_none_or(takes_the_first) {
                 drop(state);
                 return manifest::sweep(self.storage(), &self.directory).map(|()| false);
             }

@@ -640,3 +640,17 @@ fn without_a_journal_nothing_goes_for_a_transaction_whose_end_a_power_cut_may_ta
     let cut = open(&storage.crash_with(Unsynced::Lost), recovery);
     assert_eq!(shown(&cut, Isolation::LastStable), ["1 k=new"]);
 }
+
+#[test]
+fn the_segment_that_retention_has_made_the_first_never_goes_as_a_whole() {
+    let log = open(&MemoryStorage::new(), Recovery::Clean);
+    for key in ["a", "b", "c"] {
+        put(&log, key, "1");
+        log.roll_now();
+    }
+    let sources = log.cleaning_sources(3).unwrap();
+    assert_eq!(log.delete_records_before(1).unwrap(), Some(1));
+    assert!(!log.swap_in(&sources.segments[1..2], None).unwrap());
+    assert!(log.swap_in(&sources.segments[2..3], None).unwrap());
+    assert_eq!(shown(&log, Isolation::LogEnd), ["1 b=1"]);
+}
