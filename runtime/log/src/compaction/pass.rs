@@ -1,8 +1,8 @@
 //! One pass over one log: map the dirty keys, filter the segments group by group, swap each group.
 //!
 //! Invariants: every batch passes its CRC before it is mapped or copied; what a pass read is still
-//! in the log when it swaps, or the group is left as it is and the pass ends there; a pass that ends early, for whatever
-//! reason, leaves a log from which no key's last record is missing.
+//! in the log when it swaps, or the group is left as it is and the pass ends there; a pass that ends
+//! early, for whatever reason, leaves a log from which no key's last record is missing.
 //! Never: holds more than a buffer of records, the map and one batch in memory.
 
 use super::filter::{Fate, Filter, Judged, LiveProducers};
@@ -220,7 +220,8 @@ fn mapped(
     Ok(map)
 }
 
-/// Writes what stays of a group and swaps it in; returns its size, or `None` when it was left alone.
+/// Writes what stays of a group and swaps it in; returns its size, or `None` when it was left
+/// alone.
 fn clean_group(
     log: &PartitionLog,
     filter: &mut Filter<'_>,

@@ -125,8 +125,8 @@ impl PartitionLog {
         }
     }
 
-    /// Puts a cleaned segment, or nothing, in the place of those that it was made from, and says so.
-    /// They are left alone when retention took one of them meanwhile.
+    /// Puts a cleaned segment, or nothing, in the place of those that it was made from, and says
+    /// so. They are left alone when retention took one of them meanwhile.
     pub(crate) fn swap_in(
         &self,
         group: &[Source],
