@@ -1,8 +1,8 @@
 //! One pass over one log: map the dirty keys, filter the segments group by group, swap each group.
 //!
 //! Invariants: every batch passes its CRC before it is mapped or copied; what a pass read is still
-//! in the log when it swaps, or the group is left as it is and the pass ends there; a pass that ends
-//! early, for whatever reason, leaves a log from which no key's last record is missing.
+//! in the log when it swaps, or the group is left as it is and the pass ends there; a pass that
+//! ends early, for whatever reason, leaves a log from which no key's last record is missing.
 //! Never: holds more than a buffer of records, the map and one batch in memory.
 
 use super::filter::{Fate, Filter, Judged, LiveProducers};
