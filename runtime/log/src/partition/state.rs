@@ -33,7 +33,8 @@ pub(crate) struct PartitionState {
     pub(crate) tail: Tail,
     /// Between batches that lie below, offsets may be missing: compaction took them.
     pub(crate) cleaned_below: i64,
-    /// Below it every transaction has ended by a marker that the partition's own files hold durably.
+    /// Below it every transaction has ended by a marker that the partition's own files hold
+    /// durably.
     pub(super) synced_stable: i64,
     /// How often compaction has replaced segments.
     pub(super) swaps: u64,
