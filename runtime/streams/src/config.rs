@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exactly_once_instance_is_a_static_member_under_its_transactional_id_unless_told_otherwise()
+    fn an_exactly_once_instance_is_a_static_member_unless_told_otherwise()
      {
         let mut config = StreamsConfig::new("app");
         assert_eq!(config.instance_id(), Some("app-1"));

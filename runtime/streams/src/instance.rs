@@ -195,8 +195,8 @@ impl Streams {
         running.stop().await
     }
 
-    /// Runs until Ctrl-C, then commits and stops. SIGTERM is not heard and ends the process as a kill
-    /// would; [`run_until`](Self::run_until) takes any other end.
+    /// Runs until Ctrl-C, then commits and stops. SIGTERM is not heard and ends the process as a
+    /// kill would; [`run_until`](Self::run_until) takes any other end.
     ///
     /// # Errors
     /// As [`run_until`](Self::run_until).
