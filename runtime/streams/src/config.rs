@@ -285,8 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exactly_once_instance_is_a_static_member_unless_told_otherwise()
-     {
+    fn an_exactly_once_instance_is_a_static_member_unless_told_otherwise() {
         let mut config = StreamsConfig::new("app");
         assert_eq!(config.instance_id(), Some("app-1"));
         assert_eq!(config.effective()["group.instance.id"], "app-1");
