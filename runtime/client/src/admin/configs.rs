@@ -125,13 +125,7 @@ impl Admin {
                 validate_only: false,
             };
             // Each of these changes may be carried out twice.
-            let response = self
-                .ask(|| async {
-                    let timeout = self.cluster.config().request_timeout;
-                    let node = self.cluster.any_node()?;
-                    Ok(self.cluster.request(node, request.clone(), timeout).await?)
-                })
-                .await?;
+            let response = self.ask_any(&request).await?;
             for result in response.responses {
                 let (code, message) = (result.error_code, result.error_message);
                 check("alter_topic_configs()", topic, code, message)?;

@@ -44,16 +44,11 @@ impl Admin {
             let request = WriteTxnMarkersRequest {
                 markers: vec![marker],
             };
-            let timeout = self.cluster.config().request_timeout;
             let leaders = self
                 .by_leader(call, std::slice::from_ref(partition))
                 .await?;
             for node in leaders.into_keys() {
-                let answer = self
-                    .ask(|| async {
-                        Ok(self.cluster.request(node, request.clone(), timeout).await?)
-                    })
-                    .await?;
+                let answer = self.ask_node(node, &request).await?;
                 let codes: Vec<ErrorCode> = answer
                     .markers
                     .into_iter()

@@ -16,10 +16,10 @@ mod transactions;
 use std::future::Future;
 use std::time::Duration;
 
-use millstream_protocol::{ApiKey, ErrorCode};
+use millstream_protocol::{ApiKey, ErrorCode, Request};
 use tokio::time::Instant;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NodeId};
 use crate::config::ClientConfig;
 use crate::error::{ClusterError, RequestError};
 use crate::transport::IntoTransport;
@@ -119,10 +119,28 @@ impl Admin {
             }
         }
         // The range of counts is endless; the loop ends by its returns.
-        Err(ClusterError::Request(RequestError::UnknownNode {
-            node: crate::NodeId(-1),
+        Err(ClusterError::Request(RequestError::UnknownNode { node: NodeId(-1) }).into())
+    }
+
+    /// Asks one broker; as [`Admin::ask`].
+    async fn ask_node<R: Request>(
+        &self,
+        node: NodeId,
+        request: &R,
+    ) -> Result<R::Response, AdminError> {
+        let timeout = self.cluster.config().request_timeout;
+        self.ask(|| async { Ok(self.cluster.request(node, request.clone(), timeout).await?) })
+            .await
+    }
+
+    /// Asks whichever broker is there; as [`Admin::ask`].
+    async fn ask_any<R: Request>(&self, request: &R) -> Result<R::Response, AdminError> {
+        let timeout = self.cluster.config().request_timeout;
+        self.ask(|| async {
+            let node = self.cluster.any_node()?;
+            Ok(self.cluster.request(node, request.clone(), timeout).await?)
         })
-        .into())
+        .await
     }
 }
 

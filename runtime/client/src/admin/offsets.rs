@@ -45,11 +45,7 @@ impl Admin {
             let timeout = self.cluster.config().request_timeout;
             for (node, partitions) in self.by_leader("list_offsets()", partitions).await? {
                 let request = list_request(&partitions, spec, millis(timeout));
-                let answer = self
-                    .ask(|| async {
-                        Ok(self.cluster.request(node, request.clone(), timeout).await?)
-                    })
-                    .await?;
+                let answer = self.ask_node(node, &request).await?;
                 for topic in answer.topics {
                     for found in topic.partitions {
                         let partition =

@@ -37,11 +37,7 @@ impl Admin {
             for (node, partitions) in self.by_leader(call, &partitions).await? {
                 let request = request(&partitions, before, millis(timeout));
                 // Records that have gone cannot go once more.
-                let answer = self
-                    .ask(|| async {
-                        Ok(self.cluster.request(node, request.clone(), timeout).await?)
-                    })
-                    .await?;
+                let answer = self.ask_node(node, &request).await?;
                 for topic in answer.topics {
                     for result in topic.partitions {
                         let partition =

@@ -140,13 +140,7 @@ impl Admin {
                 timeout_ms: 30_000,
                 validate_only: false,
             };
-            let response = self
-                .ask(|| async {
-                    let timeout = self.cluster.config().request_timeout;
-                    let node = self.cluster.any_node()?;
-                    Ok(self.cluster.request(node, request.clone(), timeout).await?)
-                })
-                .await?;
+            let response = self.ask_any(&request).await?;
             for result in response.results {
                 let (code, message) = (result.error_code, result.error_message);
                 check("add_partitions()", topic, code, message)?;

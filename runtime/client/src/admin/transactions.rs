@@ -108,7 +108,6 @@ impl Admin {
         Result<BTreeMap<TopicPartition, Vec<describe_producers::ProducerState>>, AdminError>,
     > {
         Box::pin(async move {
-            let timeout = self.cluster.config().request_timeout;
             let mut producers = BTreeMap::new();
             for (node, partitions) in self.by_leader("describe_producers()", partitions).await? {
                 let topics = by_topic(&partitions)
@@ -122,11 +121,7 @@ impl Admin {
                 let request = DescribeProducersRequest {
                     topics: topics.collect(),
                 };
-                let answer = self
-                    .ask(|| async {
-                        Ok(self.cluster.request(node, request.clone(), timeout).await?)
-                    })
-                    .await?;
+                let answer = self.ask_node(node, &request).await?;
                 for topic in answer.topics {
                     for found in topic.partitions {
                         let partition =
