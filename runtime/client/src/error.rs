@@ -187,6 +187,16 @@ pub enum ConfigError {
         /// What is allowed.
         reason: &'static str,
     },
+    /// There is no setting of that name.
+    #[error("{setting} is not a setting of a {kind}; it knows {known}")]
+    Unknown {
+        /// The name that was given.
+        setting: String,
+        /// The kind of client.
+        kind: &'static str,
+        /// The names that there are.
+        known: String,
+    },
 }
 
 /// The call is wrong where it stands: nothing was sent, and the same call will fail again.
@@ -291,6 +301,21 @@ pub enum DeliveryError {
         timeout_ms: u64,
         /// How often the batch was sent.
         attempts: u32,
+        /// How the last attempt ended.
+        last: Arc<str>,
+        /// Whether an attempt may have been appended without an answer.
+        in_doubt: bool,
+    },
+    /// `retries` are used up.
+    #[error(
+        "{topic_partition}: not acknowledged after retries={retries} (last: {last}); {}",
+        if *.in_doubt { "it may or may not be in the log" } else { "it was not appended" }
+    )]
+    RetriesExhausted {
+        /// Where the record was going.
+        topic_partition: TopicPartition,
+        /// How often the batch may be sent again.
+        retries: u32,
         /// How the last attempt ended.
         last: Arc<str>,
         /// Whether an attempt may have been appended without an answer.

@@ -14,6 +14,7 @@ pub mod consumer;
 pub mod error;
 pub mod group;
 pub mod producer;
+mod settings;
 pub mod transport;
 
 #[cfg(test)]

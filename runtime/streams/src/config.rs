@@ -140,6 +140,10 @@ impl StreamsConfig {
             }
             // Locked values that are what the guarantee demands anyway change nothing.
             _ if self.locked().iter().any(|(locked, _)| *locked == name) => {}
+            shared if self.client.effective().contains_key(shared) => {
+                let set = self.client.set(name, value);
+                set.map_err(|mistake| StreamsError::Config(mistake.to_string()))?;
+            }
             other => {
                 return Err(StreamsError::Config(format!(
                     "{other} is not a setting of a streams application; it knows {}",
@@ -261,6 +265,8 @@ impl StreamsConfig {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
+        let shared = self.client.effective().into_iter();
+        settings.extend(shared.map(|(name, value)| (name.to_owned(), value)));
         settings.extend(
             self.locked()
                 .into_iter()
@@ -327,6 +333,11 @@ mod tests {
             .expect("a plain setting");
         assert_eq!(config.effective()["commit.interval.ms"], "7");
         assert_eq!(config.effective()["isolation.level"], "read_committed");
+        config
+            .set("retry.backoff.ms", "250")
+            .expect("a setting of every client");
+        assert_eq!(config.client.retry_backoff, Duration::from_millis(250));
+        assert_eq!(config.effective()["retry.backoff.ms"], "250");
         config.set("no.such.setting", "1").expect_err("unknown");
     }
 

@@ -186,6 +186,8 @@ impl ConsumerConfig {
 #[must_use = "a builder does nothing before connect(..)"]
 pub struct ConsumerBuilder {
     pub(super) config: ConsumerConfig,
+    /// The first mistake of a setting given by name.
+    pub(super) mistake: Option<ConfigError>,
 }
 
 impl ConsumerBuilder {

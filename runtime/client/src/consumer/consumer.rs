@@ -116,11 +116,17 @@ impl ConsumerBuilder {
         clippy::unused_async,
         reason = "a later version may look before it leaps"
     )]
-    pub async fn connect(self, target: &impl IntoTransport) -> Result<Consumer, ConsumerError> {
+    pub async fn connect<T: IntoTransport + ?Sized>(
+        self,
+        target: &T,
+    ) -> Result<Consumer, ConsumerError> {
         self.start(target.into_transport())
     }
 
     fn start(self, transport: Arc<dyn Transport>) -> Result<Consumer, ConsumerError> {
+        if let Some(mistake) = self.mistake {
+            return Err(mistake.into());
+        }
         self.config.check()?;
         tracing::debug!(config = ?self.config, "consumer settings");
         let auto_commit_at = Instant::now() + self.config.auto_commit_interval;

@@ -32,6 +32,7 @@ mod protocol_blobs;
 mod read_committed;
 mod records;
 mod seek;
+mod settings;
 mod stream;
 #[cfg(test)]
 mod tests;

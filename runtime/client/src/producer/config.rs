@@ -15,6 +15,9 @@ use crate::cluster::millis;
 use crate::config::ClientConfig;
 use crate::error::ConfigError;
 
+/// As many as Kafka's largest: the time of a batch ends first.
+const RETRIES: u32 = i32::MAX as u32;
+
 /// Who must have a record before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
@@ -77,6 +80,9 @@ pub struct ProducerConfig {
     pub max_request_size: usize,
     /// `max.in.flight.requests.per.connection`, default 5.
     pub max_in_flight: usize,
+    /// `retries`, default 2147483647: how often a batch is sent again; `delivery.timeout.ms` ends
+    /// the attempts of the default.
+    pub retries: u32,
     /// `delivery.timeout.ms`, default 120 s: the whole budget of a record, from entering the
     /// buffer to the report, retries included.
     pub delivery_timeout: Duration,
@@ -86,24 +92,28 @@ pub struct ProducerConfig {
     pub allow_transaction_version_below_2: bool,
     /// `interceptor.classes`, default none.
     pub interceptors: Interceptors,
+    /// What gave way to an explicit setting, and to which; it is logged when the producer is made.
+    pub(super) gave_way: Option<String>,
 }
 
 /// Collects settings; see [`ProducerConfig`] for units and defaults.
 #[derive(Clone, Debug, Default)]
 pub struct ProducerBuilder {
-    client: ClientConfig,
-    acks: Option<Acks>,
-    idempotence: Option<bool>,
-    transactional_id: Option<Arc<str>>,
-    transaction_timeout: Option<Duration>,
-    batch_size: Option<usize>,
-    linger: Option<Duration>,
-    compression: Option<Compression>,
-    buffer_memory: Option<usize>,
-    max_block: Option<Duration>,
-    max_request_size: Option<usize>,
-    max_in_flight: Option<usize>,
-    delivery_timeout: Option<Duration>,
+    pub(super) client: ClientConfig,
+    pub(super) mistake: Option<ConfigError>,
+    pub(super) acks: Option<Acks>,
+    pub(super) idempotence: Option<bool>,
+    pub(super) transactional_id: Option<Arc<str>>,
+    pub(super) transaction_timeout: Option<Duration>,
+    pub(super) batch_size: Option<usize>,
+    pub(super) linger: Option<Duration>,
+    pub(super) compression: Option<Compression>,
+    pub(super) buffer_memory: Option<usize>,
+    pub(super) max_block: Option<Duration>,
+    pub(super) max_request_size: Option<usize>,
+    pub(super) max_in_flight: Option<usize>,
+    pub(super) retries: Option<u32>,
+    pub(super) delivery_timeout: Option<Duration>,
     allow_transaction_version_below_2: bool,
     interceptors: Interceptors,
 }
@@ -144,6 +154,8 @@ impl ProducerBuilder {
         max_request_size: usize => max_request_size = max_request_size;
         /// `max.in.flight.requests.per.connection`.
         max_in_flight: usize => max_in_flight = max_in_flight;
+        /// `retries`.
+        retries: u32 => retries = retries;
         /// `delivery.timeout.ms`.
         delivery_timeout_ms: u64
             => delivery_timeout = Duration::from_millis(delivery_timeout_ms);
@@ -198,12 +210,16 @@ impl ProducerBuilder {
     /// # Errors
     /// Where settings contradict each other or a guarantee, naming them as Kafka does.
     pub fn build(self) -> Result<ProducerConfig, ConfigError> {
+        if let Some(mistake) = self.mistake {
+            return Err(mistake);
+        }
         self.check_idempotence()?;
-        let transactional = self.transactional_id.is_some();
-        // As in Kafka: without an explicit word, settings that exclude idempotence switch it off.
-        let compatible =
-            self.acks.unwrap_or(Acks::All) == Acks::All && self.max_in_flight.unwrap_or(5) <= 5;
-        let idempotence = transactional || self.idempotence.unwrap_or(compatible);
+        // As in Kafka: without an explicit word, acks and retries that exclude idempotence switch
+        // it off.
+        let gave_way = self
+            .excludes_idempotence()
+            .filter(|_| self.transactional_id.is_none() && self.idempotence.is_none());
+        let idempotence = self.idempotence.unwrap_or(gave_way.is_none());
         let batch_size = self.batch_size.unwrap_or(16_384).max(1);
         let config = ProducerConfig {
             acks: self.acks.unwrap_or(Acks::All),
@@ -217,62 +233,67 @@ impl ProducerBuilder {
             max_block: self.max_block.unwrap_or(Duration::from_secs(60)),
             max_request_size: self.max_request_size.unwrap_or(1 << 20),
             max_in_flight: self.max_in_flight.unwrap_or(5),
+            retries: self.retries.unwrap_or(RETRIES),
             delivery_timeout: self.delivery_timeout.unwrap_or(Duration::from_secs(120)),
             allow_transaction_version_below_2: self.allow_transaction_version_below_2,
             interceptors: self.interceptors,
             client: self.client,
+            gave_way,
         };
         config.check(self.delivery_timeout.is_some())
     }
 
-    fn check_idempotence(&self) -> Result<(), ConfigError> {
+    /// The setting with which there are no safe sequences.
+    fn excludes_idempotence(&self) -> Option<String> {
         let acks = self.acks.filter(|acks| *acks != Acks::All);
+        let retries = self.retries.filter(|retries| *retries == 0);
+        acks.map(|acks| format!("acks={acks}"))
+            .or(retries.map(|_| "retries=0".to_owned()))
+    }
+
+    fn check_idempotence(&self) -> Result<(), ConfigError> {
+        let excluded = self.excludes_idempotence();
         let in_flight = self.max_in_flight.filter(|count| *count > 5);
+        let in_flight =
+            in_flight.map(|count| format!("max.in.flight.requests.per.connection={count}"));
         if let Some(id) = &self.transactional_id {
-            let locked = |setting: String| {
-                Err(ConfigError::Locked {
-                    setting,
-                    guarantee: "exactly-once (transactional.id)",
-                })
-            };
             if id.is_empty() {
                 return Err(ConfigError::Invalid {
                     setting: "transactional.id=\"\"".to_owned(),
                     reason: "must not be empty",
                 });
             }
-            if self.idempotence == Some(false) {
-                return locked("enable.idempotence=false".to_owned());
-            }
-            if let Some(acks) = acks {
-                return locked(format!("acks={acks}"));
-            }
-            if let Some(count) = in_flight {
-                return locked(format!("max.in.flight.requests.per.connection={count}"));
-            }
-        }
-        if self.idempotence == Some(true) {
-            let contradiction = |second: String, reason| {
-                Err(ConfigError::Contradiction {
-                    first: "enable.idempotence=true".to_owned(),
-                    second,
-                    reason,
-                })
+            let off = self.idempotence == Some(false);
+            let off = off.then(|| "enable.idempotence=false".to_owned());
+            return match off.or(excluded).or(in_flight) {
+                Some(setting) => Err(ConfigError::Locked {
+                    setting,
+                    guarantee: "exactly-once (transactional.id)",
+                }),
+                None => Ok(()),
             };
-            if let Some(acks) = acks {
-                return contradiction(
-                    format!("acks={acks}"),
-                    "a sequence is only safe when all in-sync replicas have it: use acks=all",
-                );
-            }
-            if let Some(count) = in_flight {
-                return contradiction(
-                    format!("max.in.flight.requests.per.connection={count}"),
-                    "the broker remembers five batches a producer: use at most 5",
-                );
-            }
         }
-        Ok(())
+        let contradiction = |second: String, reason| {
+            Err(ConfigError::Contradiction {
+                first: "enable.idempotence=true".to_owned(),
+                second,
+                reason,
+            })
+        };
+        match (self.idempotence, excluded, in_flight) {
+            (Some(true), Some(setting), _) => contradiction(
+                setting,
+                "a sequence is only safe when all in-sync replicas have it and a lost batch goes \
+                 again: use acks=all and retries above 0, or leave enable.idempotence out",
+            ),
+            // As Kafka since 4.0: more requests in flight do not switch the default off unasked.
+            (Some(true), None, Some(setting)) | (None, None, Some(setting)) => contradiction(
+                setting,
+                "the broker remembers five batches a producer: use at most 5, or switch \
+                 idempotence off by enable.idempotence=false",
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -357,13 +378,76 @@ mod tests {
             .unwrap();
     }
 
+    // Rows 13, 16.
     #[test]
-    fn idempotence_that_nobody_asked_for_gives_way() {
-        let config = ProducerBuilder::default()
-            .acks(Acks::Leader)
+    fn explicit_idempotence_needs_retries() {
+        let text = refused(ProducerBuilder::default().idempotence(true).retries(0));
+        assert!(
+            text.contains("retries=0") && text.contains("enable.idempotence=true"),
+            "{text}"
+        );
+    }
+
+    // Row 17.
+    #[test]
+    fn idempotence_that_nobody_asked_for_gives_way_and_says_so() {
+        for (builder, setting) in [
+            (ProducerBuilder::default().acks(Acks::Leader), "acks=1"),
+            (ProducerBuilder::default().acks(Acks::None), "acks=0"),
+            (ProducerBuilder::default().retries(0), "retries=0"),
+        ] {
+            let config = builder.build().unwrap();
+            assert!(!config.idempotence);
+            let warnings = config.warnings().join("\n");
+            assert!(
+                warnings.contains(setting) && warnings.contains("enable.idempotence"),
+                "{warnings}"
+            );
+        }
+        let text = refused(ProducerBuilder::default().max_in_flight(6));
+        assert!(
+            text.contains("max.in.flight.requests.per.connection=6"),
+            "more in flight is refused, as Kafka does it since 4.0: {text}"
+        );
+        ProducerBuilder::default()
+            .idempotence(false)
+            .max_in_flight(6)
             .build()
             .unwrap();
-        assert!(!config.idempotence);
+    }
+
+    // Row 18.
+    #[test]
+    fn the_safe_set_is_silent_and_the_unsafe_one_says_what_it_can_do() {
+        let safe = ProducerBuilder::default()
+            .idempotence(true)
+            .acks(Acks::All)
+            .retries(2_147_483_647)
+            .max_in_flight(5)
+            .build()
+            .unwrap();
+        assert_eq!(safe.warnings(), Vec::<String>::new());
+        assert_eq!(
+            ProducerBuilder::default().build().unwrap().warnings(),
+            Vec::<String>::new(),
+            "the default is the safe set"
+        );
+        let unsafe_set = ProducerBuilder::default()
+            .idempotence(false)
+            .acks(Acks::Leader)
+            .retries(3)
+            .build()
+            .unwrap();
+        let warnings = unsafe_set.warnings().join("\n");
+        for part in ["acks=1", "retries=3", "twice", "lost", "order"] {
+            assert!(warnings.contains(part), "{part}: {warnings}");
+        }
+        let at_most_once = ProducerBuilder::default().acks(Acks::None).build().unwrap();
+        let warnings = at_most_once.warnings().join("\n");
+        assert!(
+            warnings.contains("acks=0") && !warnings.contains("twice"),
+            "nothing is sent again without an answer to miss: {warnings}"
+        );
     }
 
     // Row 147.
@@ -388,7 +472,7 @@ mod tests {
         }
     }
 
-    // Row 97.
+    // Rows 96, 97.
     #[test]
     fn the_delivery_budget_holds_a_request_and_the_linger() {
         let builder = ProducerBuilder::default().delivery_timeout_ms(30_004);

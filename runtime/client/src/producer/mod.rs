@@ -15,6 +15,7 @@ mod outcome;
 pub mod partitioner;
 mod record;
 mod sender;
+mod settings;
 mod shared;
 pub mod transaction;
 
@@ -108,6 +109,15 @@ impl ProducerBuilder {
 }
 
 impl Producer {
+    /// A producer with the default settings: idempotent, `acks=all`. Connects to nobody yet. To be
+    /// called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// None at this time.
+    pub async fn connect<T: IntoTransport + ?Sized>(transport: &T) -> Result<Self, ConfigError> {
+        Self::builder().connect(transport).await
+    }
+
     /// Settings to begin with: idempotent, `acks=all`.
     #[must_use]
     pub fn builder() -> ProducerBuilder {
@@ -150,6 +160,9 @@ impl Producer {
         );
         tokio::spawn(sender.run());
         tracing::debug!(?config, "producer made");
+        for warning in config.warnings() {
+            tracing::warn!(client = %config.client.client_id, "{warning}");
+        }
         Self {
             handle: Arc::new(Handle {
                 shared,

@@ -180,12 +180,31 @@ impl Sender {
 
     /// The batch waits and goes again.
     fn again(&mut self, entry: &Entry, in_doubt: bool, reason: Arc<str>, now_ms: i64) {
+        let retries = self.config.retries;
         let Some((_, batch)) = self.find(entry) else {
             return;
         };
         batch.in_doubt |= in_doubt;
         let attempt = batch.attempts.saturating_sub(1);
+        if attempt >= retries && !batch.state.is_resolved() {
+            let in_doubt = batch.in_doubt;
+            return self.give_up(entry, retries, reason, in_doubt);
+        }
         self.wait(entry, attempt, reason, now_ms);
+    }
+
+    fn give_up(&mut self, entry: &Entry, retries: u32, last: Arc<str>, in_doubt: bool) {
+        let cause = format!(
+            "{}-{}: retries={retries} are used up ({last})",
+            entry.topic, entry.partition
+        );
+        self.shared.fail_transaction(&cause.into());
+        self.fail(entry, |state| DeliveryError::RetriesExhausted {
+            topic_partition: state.topic_partition.clone(),
+            retries,
+            last: Arc::clone(&last),
+            in_doubt,
+        });
     }
 
     /// The answer proves that the batch is not in the log.

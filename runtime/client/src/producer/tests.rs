@@ -1,5 +1,7 @@
 //! The producer against a scripted broker, on a paused clock.
 
+mod acks;
+
 use millstream_protocol::{ApiKey, ErrorCode, RecordBatch};
 
 use super::*;

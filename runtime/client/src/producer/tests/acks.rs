@@ -1,0 +1,100 @@
+//! What `acks` and `retries` promise, and what they do not.
+
+use super::*;
+
+// Row 62: nobody is waited for, so nothing is sent again, and the offset is not known.
+#[tokio::test(start_paused = true)]
+async fn with_acks_0_retries_have_no_effect_and_a_loss_is_not_seen() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    broker.script(
+        ApiKey::Produce,
+        &[Step::Error(ErrorCode::NOT_LEADER_OR_FOLLOWER)],
+    );
+    let builder = small().acks(Acks::None).retries(1_000);
+    let producer = producer(&broker, builder).await;
+    for delivery in send_each(&producer, 2).await {
+        assert_eq!(delivery.await.unwrap().offset, -1);
+    }
+    producer.flush().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(broker.received(ApiKey::Produce).len(), 2, "each once");
+    assert_eq!(broker.values("orders", 0), ["1"], "the first one is lost");
+}
+
+// Row 63: the leader's word is enough; when the leader is lost before anybody copied the record,
+// so is the record, and the producer, which has its acknowledgement, does not send it again.
+#[tokio::test(start_paused = true)]
+async fn with_acks_1_an_acknowledged_record_is_lost_with_its_leader() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    let producer = producer(&broker, small().acks(Acks::Leader)).await;
+    let delivery = producer.send(record("orders", "lost")).await.unwrap();
+    assert_eq!(delivery.await.unwrap().offset, 0, "the leader has it");
+    // The next leader has an empty log, and is found by a refusal.
+    broker.lock().topics.get_mut("orders").unwrap()[0] = crate::scripted::Partition::default();
+    broker.script(
+        ApiKey::Produce,
+        &[Step::Error(ErrorCode::NOT_LEADER_OR_FOLLOWER)],
+    );
+    let delivery = producer.send(record("orders", "kept")).await.unwrap();
+    assert_eq!(delivery.await.unwrap().offset, 0);
+    producer.flush().await.unwrap();
+    assert_eq!(broker.values("orders", 0), ["kept"]);
+}
+
+// Row 49: the application sees an acknowledgement, late; the metadata was asked for anew.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_has_moved_is_found_without_the_applications_notice() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    let producer = producer(&broker, small()).await;
+    let first = producer.send(record("orders", "a")).await.unwrap();
+    first.await.unwrap();
+    let asked = broker.received(ApiKey::Metadata).len();
+    broker.script(
+        ApiKey::Produce,
+        &[Step::Error(ErrorCode::NOT_LEADER_OR_FOLLOWER)],
+    );
+    let second = producer.send(record("orders", "b")).await.unwrap();
+    assert_eq!(second.await.unwrap().offset, 1);
+    assert!(broker.received(ApiKey::Metadata).len() > asked);
+    assert_eq!(broker.values("orders", 0), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_end_the_attempts_before_the_time_does() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    broker.always(ApiKey::Produce, Step::Error(ErrorCode::NOT_ENOUGH_REPLICAS));
+    let producer = producer(&broker, small().retries(3)).await;
+    let delivery = producer.send(record("orders", "a")).await.unwrap();
+    let error = delivery.await.unwrap_err();
+    let DeliveryError::RetriesExhausted {
+        retries, in_doubt, ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((*retries, *in_doubt), (3, false));
+    assert!(error.to_string().contains("NOT_ENOUGH_REPLICAS"), "{error}");
+    assert_eq!(broker.received(ApiKey::Produce).len(), 4);
+
+    // The next batch does not suffer from it: it has an epoch of its own.
+    broker.always(ApiKey::Produce, Step::Pass);
+    let delivery = producer.send(record("orders", "b")).await.unwrap();
+    assert_eq!(delivery.await.unwrap().offset, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_without_retries_whose_answer_is_lost_is_in_doubt() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    broker.script(ApiKey::Produce, &[Step::LoseAnswer]);
+    let producer = producer(&broker, small().retries(0)).await;
+    let delivery = producer.send(record("orders", "a")).await.unwrap();
+    let error = delivery.await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DeliveryError::RetriesExhausted { in_doubt: true, .. }
+        ),
+        "{error}"
+    );
+    assert_eq!(broker.received(ApiKey::Produce).len(), 1, "at most once");
+}
