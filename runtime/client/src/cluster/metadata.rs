@@ -52,6 +52,12 @@ impl Metadata {
         self.topics.get(topic)
     }
 
+    pub(super) fn topic_name(&self, topic_id: Uuid) -> Option<&Arc<str>> {
+        let mut topics = self.topics.iter();
+        let found = topics.find(|(_, topic)| topic.topic_id == topic_id);
+        found.map(|(name, _)| name)
+    }
+
     pub(super) fn error(&self, topic: &str) -> Option<ErrorCode> {
         self.errors.get(topic).copied()
     }

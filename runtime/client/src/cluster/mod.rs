@@ -65,7 +65,10 @@ impl Lane {
         match api {
             ApiKey::Fetch => Self::Fetch,
             // Commits and goodbyes are answered at once and must not stand behind a join.
-            ApiKey::JoinGroup | ApiKey::SyncGroup | ApiKey::Heartbeat => Self::Group,
+            ApiKey::JoinGroup
+            | ApiKey::SyncGroup
+            | ApiKey::Heartbeat
+            | ApiKey::ConsumerGroupHeartbeat => Self::Group,
             _ => Self::General,
         }
     }

@@ -61,6 +61,27 @@ impl Cluster {
         })
     }
 
+    /// Asks for metadata of topics of which only the id is known, and waits for the answer. Ids
+    /// that the broker does not know are passed over.
+    ///
+    /// # Errors
+    /// Where no broker answers: one attempt.
+    pub fn refresh_topics_by_id<'a>(
+        &'a self,
+        topic_ids: &'a [Uuid],
+    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+        Box::pin(async move {
+            let topics = topic_ids.iter().map(|topic_id| MetadataRequestTopic {
+                topic_id: *topic_id,
+                name: None,
+            });
+            let response = self.ask_metadata(Some(topics.collect())).await?;
+            let now_ms = self.clock().now_ms();
+            self.lock().metadata.apply(&response, now_ms);
+            Ok(())
+        })
+    }
+
     /// Metadata of all topics, for listings; it is not cached.
     ///
     /// # Errors
@@ -101,6 +122,12 @@ impl Cluster {
             .metadata
             .topic(topic)
             .map_or(Uuid::ZERO, |known| known.topic_id)
+    }
+
+    /// The name of the topic with this id, as far as known.
+    #[must_use]
+    pub fn topic_name(&self, topic_id: Uuid) -> Option<Arc<str>> {
+        self.lock().metadata.topic_name(topic_id).cloned()
     }
 
     /// How many partitions a topic has, without asking.

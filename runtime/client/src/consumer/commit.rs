@@ -8,11 +8,12 @@ use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 
 use millstream_protocol::{ErrorCode, TopicPartition};
+use tokio::time::Instant;
 
 use super::consumer::{Consumer, Mode};
 use super::error::ConsumerError;
 use super::lookup::{OffsetAndTimestamp, end_as_timestamp, list_offsets};
-use super::membership::Ask;
+use super::membership::{Ask, Group};
 use super::offsets::{self, CommitFailure};
 use super::positions::LogEnd;
 use crate::group::{GroupMetadata, OffsetAndMetadata};
@@ -60,50 +61,72 @@ impl Consumer {
             if offsets.is_empty() {
                 return Ok(());
             }
-            let member = group.metadata();
             let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
-            let fenced = |code| ConsumerError::CommitFenced {
-                group: member.group_id.clone(),
-                generation: member.generation_id,
-                code,
-            };
-            if let Some(failed) = group.lock().failed.clone() {
-                return Err(failed);
-            }
-            if subscribed && member.generation_id < 0 {
-                return Err(fenced(ErrorCode::UNKNOWN_MEMBER_ID));
-            }
-            let member = if subscribed {
-                member.clone()
-            } else {
-                outside(&member)
-            };
             let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
                 offsets.iter().cloned().collect();
-            let patience = self.inner.core.config.default_api_timeout;
-            match offsets::commit(&self.inner.core.cluster, &member, &offsets, patience).await {
-                Ok(()) => Ok(()),
-                Err(CommitFailure::Other(error)) => Err(error),
-                Err(CommitFailure::Membership(code)) => {
-                    group.ask(Ask::CommitRefused {
-                        code,
-                        generation_id: member.generation_id,
-                        member_id: member.member_id.clone(),
-                    });
-                    Err(match code {
-                        ErrorCode::REBALANCE_IN_PROGRESS => ConsumerError::CommitDuringRebalance {
-                            group: member.group_id.clone(),
-                        },
-                        ErrorCode::FENCED_INSTANCE_ID => ConsumerError::InstanceFenced {
-                            group: member.group_id.clone(),
-                            instance: member.group_instance_id.clone().unwrap_or_default(),
-                            member_id: member.member_id.clone(),
-                        },
-                        code => fenced(code),
-                    })
+            match subscribed {
+                true => self.commit_as_member(group, &offsets).await,
+                false => {
+                    let nobody = GroupMetadata::without_membership(group.group_id.clone());
+                    let core = &self.inner.core;
+                    let patience = core.config.default_api_timeout;
+                    let done = offsets::commit(&core.cluster, &nobody, &offsets, patience).await;
+                    done.map_err(|failure| refused(&nobody, failure))
                 }
             }
         })
+    }
+
+    /// Commits under the membership. A member epoch that has passed meanwhile (consumer protocol)
+    /// is no reason to refuse: as long as all partitions are still ours and the membership was not
+    /// lost in between, the commit is repeated under the epoch that there is now.
+    async fn commit_as_member(
+        &self,
+        group: &Group,
+        offsets: &BTreeMap<TopicPartition, OffsetAndMetadata>,
+    ) -> Result<(), ConsumerError> {
+        let (core, started) = (&self.inner.core, Instant::now());
+        let patience = core.config.default_api_timeout;
+        let lost = group.lock().lost;
+        let mut attempt = 0;
+        loop {
+            let member = group.metadata();
+            if let Some(failed) = group.lock().failed.clone() {
+                return Err(failed);
+            }
+            if member.generation_id < 0 {
+                let unknown = CommitFailure::Membership(ErrorCode::UNKNOWN_MEMBER_ID);
+                return Err(refused(&member, unknown));
+            }
+            let left = patience.saturating_sub(started.elapsed());
+            let done = offsets::commit(&core.cluster, &member, offsets, left).await;
+            let failure = match done {
+                Ok(()) => return Ok(()),
+                Err(failure) => failure,
+            };
+            let CommitFailure::Membership(code) = &failure else {
+                return Err(refused(&member, failure));
+            };
+            group.ask(Ask::CommitRefused {
+                code: *code,
+                generation_id: member.generation_id,
+                member_id: member.member_id.clone(),
+            });
+            let ours = {
+                let state = group.lock();
+                state.lost == lost && offsets.keys().all(|p| state.owned.contains(p))
+            };
+            let pause = core.cluster.retry_pause(attempt);
+            let late = started.elapsed() + pause >= patience;
+            if *code != ErrorCode::STALE_MEMBER_EPOCH || !ours || late {
+                return Err(refused(&member, failure));
+            }
+            if group.metadata().generation_id == member.generation_id {
+                // The heartbeat that brings the new epoch is on its way.
+                attempt += 1;
+                tokio::time::sleep(pause).await;
+            }
+        }
     }
 
     /// The group's committed offsets; `None` where there is none. Offsets that an open transaction
@@ -120,7 +143,7 @@ impl Consumer {
             let group = self.group("committed(..)")?;
             let core = &self.inner.core;
             let patience = core.config.default_api_timeout;
-            offsets::fetch_committed(&core.cluster, &group.group_id, partitions, patience).await
+            offsets::fetch_committed(core, &group.group_id, partitions, patience).await
         })
     }
 
@@ -217,7 +240,23 @@ impl Consumer {
     }
 }
 
-/// The identity of commits from outside the group's membership.
-fn outside(member: &GroupMetadata) -> GroupMetadata {
-    GroupMetadata::without_membership(member.group_id.clone())
+/// What a refused commit is to the application.
+fn refused(member: &GroupMetadata, failure: CommitFailure) -> ConsumerError {
+    let group = member.group_id.clone();
+    match failure {
+        CommitFailure::Other(error) => error,
+        CommitFailure::Membership(ErrorCode::REBALANCE_IN_PROGRESS) => {
+            ConsumerError::CommitDuringRebalance { group }
+        }
+        CommitFailure::Membership(ErrorCode::FENCED_INSTANCE_ID) => ConsumerError::InstanceFenced {
+            group,
+            instance: member.group_instance_id.clone().unwrap_or_default(),
+            member_id: member.member_id.clone(),
+        },
+        CommitFailure::Membership(code) => ConsumerError::CommitFenced {
+            group,
+            generation: member.generation_id,
+            code,
+        },
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::assignor::{Assignor, CooperativeSticky, Range, common_protocol};
+use super::group_protocol::{ASSIGNORS, GroupProtocol, HEARTBEAT_INTERVAL, SESSION_TIMEOUT};
 use super::read_committed::Isolation;
 use crate::config::ClientConfig;
 use crate::error::ConfigError;
@@ -34,6 +35,11 @@ pub struct ConsumerConfig {
     /// Makes the member static: a restarted instance takes its place at once
     /// (`group.instance.id`).
     pub group_instance_id: Option<String>,
+    /// How the group shares its partitions (`group.protocol`, default classic).
+    pub group_protocol: GroupProtocol,
+    /// The coordinator's assignor that this member votes for, under the consumer protocol
+    /// (`group.remote.assignor`, default: the coordinator's first).
+    pub group_remote_assignor: Option<String>,
     /// What may be seen (`isolation.level`, default here read_committed).
     pub isolation: Isolation,
     /// Where to begin without a valid position (`auto.offset.reset`, default latest).
@@ -87,6 +93,8 @@ impl Default for ConsumerConfig {
             client: ClientConfig::default(),
             group_id: None,
             group_instance_id: None,
+            group_protocol: GroupProtocol::Classic,
+            group_remote_assignor: None,
             isolation: Isolation::ReadCommitted,
             auto_offset_reset: AutoOffsetReset::Latest,
             out_of_range_fails: false,
@@ -177,7 +185,7 @@ impl ConsumerConfig {
                 "name at least one assignor; all must support one common rebalance protocol",
             );
         }
-        Ok(())
+        super::group_protocol::check(self, &[])
     }
 }
 
@@ -188,6 +196,8 @@ pub struct ConsumerBuilder {
     pub(super) config: ConsumerConfig,
     /// The first mistake of a setting given by name.
     pub(super) mistake: Option<ConfigError>,
+    /// Settings of the classic protocol alone that were given, be it with their default.
+    pub(super) given: Vec<&'static str>,
 }
 
 impl ConsumerBuilder {
@@ -218,6 +228,19 @@ impl ConsumerBuilder {
     /// `group.instance.id`: makes the member static.
     pub fn group_instance_id(mut self, instance: impl Into<String>) -> Self {
         self.config.group_instance_id = Some(instance.into());
+        self
+    }
+
+    /// `group.protocol`: default classic.
+    pub fn group_protocol(mut self, protocol: GroupProtocol) -> Self {
+        self.config.group_protocol = protocol;
+        self
+    }
+
+    /// `group.remote.assignor`: the coordinator's assignor that this member votes for, under the
+    /// consumer protocol.
+    pub fn group_remote_assignor(mut self, assignor: impl Into<String>) -> Self {
+        self.config.group_remote_assignor = Some(assignor.into());
         self
     }
 
@@ -255,12 +278,14 @@ impl ConsumerBuilder {
     /// `session.timeout.ms`: default 45 000.
     pub fn session_timeout_ms(mut self, ms: u64) -> Self {
         self.config.session_timeout = Duration::from_millis(ms);
+        self.given.push(SESSION_TIMEOUT);
         self
     }
 
     /// `heartbeat.interval.ms`: default 3 000.
     pub fn heartbeat_interval_ms(mut self, ms: u64) -> Self {
         self.config.heartbeat_interval = Duration::from_millis(ms);
+        self.given.push(HEARTBEAT_INTERVAL);
         self
     }
 
@@ -327,6 +352,7 @@ impl ConsumerBuilder {
     /// `partition.assignment.strategy`: default range, cooperative-sticky.
     pub fn assignors(mut self, assignors: Vec<Arc<dyn Assignor>>) -> Self {
         self.config.assignors = assignors;
+        self.given.push(ASSIGNORS);
         self
     }
 

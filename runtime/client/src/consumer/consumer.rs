@@ -18,9 +18,11 @@ use super::config::{ConsumerBuilder, ConsumerConfig};
 use super::core::Core;
 use super::error::ConsumerError;
 use super::fetcher;
+use super::group_protocol::{self, GroupProtocol};
 use super::listener::{RebalanceListener, Silent};
-use super::membership::{Ask, Group};
+use super::membership::{Ask, Duty, GiveUp, Group};
 use super::records::ConsumerRecords;
+use crate::error::ConfigError;
 use crate::transport::{IntoTransport, Transport};
 
 /// Reads records of topics.
@@ -128,6 +130,7 @@ impl ConsumerBuilder {
             return Err(mistake.into());
         }
         self.config.check()?;
+        group_protocol::check(&self.config, &self.given)?;
         tracing::debug!(config = ?self.config, "consumer settings");
         let auto_commit_at = Instant::now() + self.config.auto_commit_interval;
         let core = Arc::new(Core::new(transport, self.config));
@@ -239,7 +242,48 @@ impl Consumer {
         let group = self.group("subscribe(..)")?;
         self.enter("subscribe(..)", Mode::Subscribed(listener))?;
         let topics: BTreeSet<Arc<str>> = topics.into_iter().map(Into::into).collect();
-        group.lock().topics = topics.into_iter().collect();
+        {
+            let mut state = group.lock();
+            state.topics = topics.into_iter().collect();
+            state.pattern = None;
+        }
+        group.ask(Ask::Subscribe);
+        Ok(())
+    }
+
+    /// Joins the group for the topics whose names match an expression, those that will be created
+    /// included. The coordinator does the matching, so the expression is in its language (Apache
+    /// Kafka: RE2; the whole name has to match).
+    ///
+    /// # Errors
+    /// As [`Consumer::subscribe`], and unless `group.protocol=consumer`.
+    pub fn subscribe_pattern(&self, expression: impl Into<Arc<str>>) -> Result<(), ConsumerError> {
+        self.subscribe_pattern_with(expression, Arc::new(Silent))
+    }
+
+    /// As [`Consumer::subscribe_pattern`]; `listener` hears of every change of the assignment.
+    ///
+    /// # Errors
+    /// As [`Consumer::subscribe_pattern`].
+    pub fn subscribe_pattern_with(
+        &self,
+        expression: impl Into<Arc<str>>,
+        listener: Arc<dyn RebalanceListener>,
+    ) -> Result<(), ConsumerError> {
+        let group = self.group("subscribe_pattern(..)")?;
+        if self.config().group_protocol != GroupProtocol::Consumer {
+            return Err(ConsumerError::Config(ConfigError::Contradiction {
+                first: "subscribe_pattern(..)".to_owned(),
+                second: "group.protocol=classic".to_owned(),
+                reason: "only a coordinator of the consumer protocol matches expressions",
+            }));
+        }
+        self.enter("subscribe_pattern(..)", Mode::Subscribed(listener))?;
+        {
+            let mut state = group.lock();
+            state.topics = Vec::new();
+            state.pattern = Some(expression.into());
+        }
         group.ask(Ask::Subscribe);
         Ok(())
     }
@@ -273,7 +317,7 @@ impl Consumer {
             self.finish_duty(group).await;
             let owned: Vec<TopicPartition> = group.lock().owned.iter().cloned().collect();
             if !owned.is_empty() {
-                let lost = group.lock().failed.is_some();
+                let lost = Self::is_lost(group);
                 if lost {
                     listener.on_lost(&self.without_tasks(), &owned).await;
                 } else {
@@ -290,6 +334,17 @@ impl Consumer {
         *self.mode() = Mode::Idle;
         self.inner.core.for_fetcher.notify_one();
         Ok(())
+    }
+
+    /// Whether what the member has may be others' already.
+    fn is_lost(group: &Group) -> bool {
+        let state = group.lock();
+        let lost = |duty: &Duty| {
+            let how = GiveUp::Lose;
+            matches!(duty, Duty::PollTooLate { .. })
+                || matches!(duty, Duty::GiveUp { how: this, .. } if *this == how)
+        };
+        state.failed.is_some() || state.duties.iter().any(lost)
     }
 
     /// Leaves the group (a static member does not), commits positions first where

@@ -16,6 +16,13 @@ use super::positions::{BufferLimits, LogEnd, Position, Positions};
 use crate::cluster::Cluster;
 use crate::transport::Transport;
 
+/// Who this consumer is to its coordinator under the consumer protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemberEpoch {
+    pub(crate) member_id: Arc<str>,
+    pub(crate) epoch: i32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: ConsumerConfig,
@@ -23,6 +30,8 @@ pub(crate) struct Core {
     /// A second set of connections, for fetches that must not wait behind a long poll.
     pub(crate) hot: Cluster,
     positions: Mutex<Positions>,
+    /// While the consumer is a member under the consumer protocol.
+    member_epoch: Mutex<Option<MemberEpoch>>,
     /// Rung when `poll` has something to look at.
     pub(crate) for_poll: Notify,
     /// Rung when there may be something to fetch.
@@ -39,6 +48,7 @@ impl Core {
             cluster: Cluster::new(Arc::clone(&transport), config.client.clone()),
             hot: Cluster::new(transport, config.client.clone()),
             positions: Mutex::new(Positions::new(limits)),
+            member_epoch: Mutex::new(None),
             for_poll: Notify::new(),
             for_fetcher: Notify::new(),
             config,
@@ -49,6 +59,17 @@ impl Core {
         self.positions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Under which epoch committed offsets are asked for; `None` outside of the consumer protocol.
+    pub(crate) fn member_epoch(&self) -> Option<MemberEpoch> {
+        let member_epoch = self.member_epoch.lock();
+        member_epoch.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_member_epoch(&self, epoch: Option<MemberEpoch>) {
+        let member_epoch = self.member_epoch.lock();
+        *member_epoch.unwrap_or_else(PoisonError::into_inner) = epoch;
     }
 
     pub(crate) fn now_ms(&self) -> i64 {

@@ -128,6 +128,17 @@ pub enum ConsumerError {
         /// Our member id.
         member_id: String,
     },
+    /// Another member holds the `group.instance.id` (consumer protocol).
+    #[error(
+        "group {group:?}: group.instance.id {instance:?} is still held by another member; stop that \
+         one, or wait until its session has ended (broker: group.consumer.session.timeout.ms)"
+    )]
+    InstanceInUse {
+        /// The group.
+        group: String,
+        /// The instance id.
+        instance: String,
+    },
     /// The coordinator does not let this member in.
     #[error("group {group:?}: the coordinator refuses this member: {code}; {next_step}")]
     JoinRefused {
@@ -219,6 +230,7 @@ impl ConsumerError {
             self,
             ConsumerError::Closed
                 | ConsumerError::InstanceFenced { .. }
+                | ConsumerError::InstanceInUse { .. }
                 | ConsumerError::JoinRefused { .. }
                 | ConsumerError::Assignor { .. }
         )

@@ -136,7 +136,9 @@ impl Fetcher {
             .collect();
         self.under_way.push(Box::pin(async move {
             let timeout = core.cluster.config().request_timeout;
-            let result = fetch_committed_once(&core.cluster, &group_id, &partitions, timeout).await;
+            let (cluster, member) = (&core.cluster, core.member_epoch());
+            let result =
+                fetch_committed_once(cluster, &group_id, member, &partitions, timeout).await;
             Done::Committed(targets, result)
         }));
     }

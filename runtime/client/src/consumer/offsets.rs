@@ -19,6 +19,7 @@ use millstream_protocol::messages::{OffsetCommitRequest, OffsetFetchRequest, Off
 use millstream_protocol::{ApiKey, ErrorClass, ErrorCode, ErrorContext, TopicPartition, class};
 use tokio::time::Instant;
 
+use super::core::{Core, MemberEpoch};
 use super::error::ConsumerError;
 use crate::cluster::{Cluster, CoordinatorKind, millis};
 use crate::error::ClusterError;
@@ -41,6 +42,7 @@ pub(crate) enum Committed {
 pub(crate) async fn fetch_committed_once(
     cluster: &Cluster,
     group_id: &str,
+    member: Option<MemberEpoch>,
     partitions: &[TopicPartition],
     timeout: Duration,
 ) -> Result<Vec<(TopicPartition, Committed)>, ClusterError> {
@@ -51,7 +53,7 @@ pub(crate) async fn fetch_committed_once(
             .or_default()
             .push(partition.partition);
     }
-    let build = |version: i16| fetch_request(group_id, &topics, version);
+    let build = |version: i16| fetch_request(group_id, member, &topics, version);
     let kind = CoordinatorKind::Group;
     let response = cluster
         .ask_coordinator(kind, group_id, timeout, BY_NAME_VERSION, build)
@@ -74,6 +76,7 @@ pub(crate) async fn fetch_committed_once(
 
 fn fetch_request(
     group_id: &str,
+    member: Option<MemberEpoch>,
     topics: &BTreeMap<&Arc<str>, Vec<i32>>,
     version: i16,
 ) -> OffsetFetchRequest {
@@ -91,8 +94,9 @@ fn fetch_request(
             });
         request.groups = vec![OffsetFetchRequestGroup {
             group_id: group_id.to_owned(),
+            member_id: member.as_ref().map(|member| member.member_id.to_string()),
+            member_epoch: member.map_or(-1, |member| member.epoch),
             topics: Some(topics.collect()),
-            ..Default::default()
         }];
     } else {
         group_id.clone_into(&mut request.group_id);
@@ -171,6 +175,8 @@ fn judge_fetch(
         return Committed::Found(committed);
     }
     match class(ApiKey::OffsetFetch, code, ErrorContext::Plain) {
+        // Asked under an epoch that has passed: the next attempt has the new one, or none.
+        ErrorClass::Rejoin => Committed::Later(code),
         ErrorClass::Retry | ErrorClass::RefreshMetadata | ErrorClass::Ambiguous => {
             Committed::Later(code)
         }
@@ -184,18 +190,20 @@ fn judge_fetch(
 
 /// Reads committed offsets until all are decided, or `patience` is over.
 pub(crate) async fn fetch_committed(
-    cluster: &Cluster,
+    core: &Core,
     group_id: &str,
     partitions: &[TopicPartition],
     patience: Duration,
 ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, ConsumerError> {
-    let started = Instant::now();
+    let (cluster, started) = (&core.cluster, Instant::now());
     let mut open: Vec<TopicPartition> = partitions.to_vec();
     let mut found = BTreeMap::new();
     let mut attempt = 0;
     while !open.is_empty() {
         let left = patience.saturating_sub(started.elapsed());
-        let last: Arc<str> = match fetch_committed_once(cluster, group_id, &open, left).await {
+        let member = core.member_epoch();
+        let asked = fetch_committed_once(cluster, group_id, member, &open, left).await;
+        let last: Arc<str> = match asked {
             Ok(answers) => {
                 open.clear();
                 let mut last: Arc<str> = "".into();

@@ -223,6 +223,11 @@ impl Task {
                 }
                 Ok(())
             }
+            Duty::Reconcile { round } => {
+                self.reconcile(round).await;
+                Ok(())
+            }
+            Duty::Report(error) => Err(error),
             Duty::PollTooLate { waited_ms } => {
                 self.lose_all().await;
                 self.group.ask(Ask::PollResumed);
@@ -234,6 +239,30 @@ impl Task {
                 })
             }
         }
+    }
+
+    /// Takes over the latest target of the coordinator: gives up first, then takes, then says so.
+    async fn reconcile(&self, round: u64) {
+        let (target, owned, lost) = {
+            let state = self.group.lock();
+            (state.target.clone(), state.owned.clone(), state.lost)
+        };
+        let Some(target) = target else {
+            return;
+        };
+        let new = &target.partitions;
+        let revoked: Vec<TopicPartition> = owned.difference(new).cloned().collect();
+        if !revoked.is_empty() {
+            self.revoke(&revoked).await;
+        }
+        if self.group.lock().lost != lost {
+            // Nothing of this holds any more; what remains is lost by the next duty.
+            return;
+        }
+        let added: Vec<TopicPartition> = new.difference(&owned).cloned().collect();
+        self.own(new.clone());
+        self.listener.on_assigned(&self.consumer, &added).await;
+        self.group.ask(Ask::Reconciled { round, target });
     }
 
     /// Makes `partitions` the assignment.

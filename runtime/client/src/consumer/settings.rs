@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::assignor::{Assignor, CooperativeSticky, Range};
 use super::config::{AutoOffsetReset, ConsumerBuilder, ConsumerConfig};
+use super::group_protocol::{self, GroupProtocol};
 use super::read_committed::Isolation;
 use crate::cluster::millis;
 use crate::config::ClientConfig;
@@ -21,6 +22,14 @@ const SETTINGS: &[Setting<ConsumerConfig>] = &[
     Setting {
         name: "group.instance.id",
         set: |config, value| text(value).map(|id| config.group_instance_id = Some(id)),
+    },
+    Setting {
+        name: "group.protocol",
+        set: |config, value| protocol(value).map(|protocol| config.group_protocol = protocol),
+    },
+    Setting {
+        name: "group.remote.assignor",
+        set: |config, value| text(value).map(|name| config.group_remote_assignor = Some(name)),
     },
     Setting {
         name: "isolation.level",
@@ -92,6 +101,15 @@ fn client(config: &mut ConsumerConfig) -> &mut ClientConfig {
     &mut config.client
 }
 
+/// As in Kafka, in letters of either size.
+fn protocol(value: &str) -> Result<GroupProtocol, &'static str> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "classic" => Ok(GroupProtocol::Classic),
+        "consumer" => Ok(GroupProtocol::Consumer),
+        _ => Err("is neither classic nor consumer"),
+    }
+}
+
 fn isolation(value: &str) -> Result<Isolation, &'static str> {
     match value.trim() {
         "read_committed" => Ok(Isolation::ReadCommitted),
@@ -142,6 +160,9 @@ impl ConsumerBuilder {
             name,
             &value,
         );
+        if set.is_ok() {
+            self.given.extend(group_protocol::classic_setting(name));
+        }
         if self.mistake.is_none() {
             self.mistake = set.err();
         }
@@ -169,6 +190,11 @@ impl ConsumerConfig {
         settings.extend([
             ("group.id", or_none(&self.group_id)),
             ("group.instance.id", or_none(&self.group_instance_id)),
+            ("group.protocol", self.group_protocol.name().to_owned()),
+            (
+                "group.remote.assignor",
+                or_none(&self.group_remote_assignor),
+            ),
             ("isolation.level", isolation.to_owned()),
             ("auto.offset.reset", reset.to_owned()),
             ("max.poll.records", self.max_poll_records.to_string()),
@@ -203,6 +229,8 @@ mod tests {
             let name = setting.name;
             let value = match name {
                 "group.id" | "group.instance.id" | "client.rack" => "some-name",
+                "group.remote.assignor" => "uniform",
+                "group.protocol" => "consumer",
                 "isolation.level" => "read_uncommitted",
                 "auto.offset.reset" => "none",
                 "enable.auto.commit" => "true",
@@ -221,6 +249,7 @@ mod tests {
     fn the_defaults_are_those_of_kafka_but_for_isolation_and_automatic_commits() {
         let settings = ConsumerConfig::default().effective();
         for (name, value) in [
+            ("group.protocol", "classic"),
             ("isolation.level", "read_committed"),
             ("enable.auto.commit", "false"),
             ("auto.offset.reset", "latest"),
@@ -249,12 +278,19 @@ mod tests {
             ("group", "readers", "group.id"),
             ("partition.assignment.strategy", "magic", "magic"),
             ("fetch.max.bytes", "9999999999", "too large"),
+            ("group.protocol", "streams", "neither classic nor consumer"),
         ] {
             let builder = ConsumerBuilder::default().set(name, value);
             let refused = builder.connect("127.0.0.1:9").await;
             let text = refused.map(|_| ()).unwrap_err().to_string();
             assert!(text.contains(part), "{text}");
         }
+        let builder = ConsumerBuilder::default()
+            .set("group.protocol", "CONSUMER")
+            .set("session.timeout.ms", 45_000);
+        let refused = builder.connect("127.0.0.1:9").await.map(|_| ());
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("session.timeout.ms contradicts group.protocol=consumer"));
         let classes = "org.apache.kafka.clients.consumer.RangeAssignor";
         let builder = ConsumerBuilder::default().set("partition.assignment.strategy", classes);
         assert_eq!(

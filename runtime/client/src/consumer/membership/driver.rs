@@ -21,7 +21,7 @@ use super::super::error::ConsumerError;
 use super::super::protocol_blobs::assignment_from_bytes;
 use super::machine::{Command, Event, GiveUp, Identity, Machine, State};
 use super::requests::{self, Synced, Watch};
-use super::{Ask, Duty, Group, Leading};
+use super::{Ask, Duty, Group, Leading, next_step};
 use crate::cluster::{CoordinatorKind, millis};
 use crate::error::ClusterError;
 
@@ -86,7 +86,7 @@ pub(super) async fn run(
         failure: None,
     };
     loop {
-        let (beats, poll_at) = (driver.beats(), driver.poll_deadline());
+        let (beats, poll_at) = (driver.beats(), driver.group.poll_deadline(&driver.core));
         let watches = driver.watches();
         tokio::select! {
             biased;
@@ -128,26 +128,8 @@ impl Driver {
         self.machine.state() == State::Stable && self.watch.is_some() && self.recount.is_none()
     }
 
-    /// When `poll` is late, as far as can be said now.
-    fn poll_deadline(&self) -> Instant {
-        let state = self.group.lock();
-        let from = if state.polls_running > 0 {
-            Instant::now()
-        } else {
-            state.last_poll
-        };
-        from + self.core.config.max_poll_interval
-    }
-
     async fn check_poll(&mut self) {
-        let waited = {
-            let state = self.group.lock();
-            if state.polls_running > 0 {
-                return;
-            }
-            state.last_poll.elapsed()
-        };
-        if waited >= self.core.config.max_poll_interval {
+        if self.group.poll_is_late(&self.core) {
             self.on(Event::PollLate).await;
         }
     }
@@ -174,6 +156,8 @@ impl Driver {
                 let _ = done.send(());
             }
             Ask::Prepared { round } => self.on(Event::Prepared { round }).await,
+            // Nobody is asked to reconcile under this protocol.
+            Ask::Reconciled { .. } => {}
             Ask::Rejoin => self.on(Event::RejoinWanted).await,
             Ask::PollResumed => self.on(Event::PollResumed).await,
             Ask::CommitRefused {
@@ -507,21 +491,5 @@ impl Driver {
         self.recount = Some(Box::pin(
             async move { requests::recount(&core, topics).await },
         ));
-    }
-}
-
-fn next_step(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::INCONSISTENT_GROUP_PROTOCOL => {
-            "the other members use other assignors: give all members one in common, or use a \
-             group.id of your own"
-        }
-        ErrorCode::INVALID_SESSION_TIMEOUT => {
-            "set session.timeout.ms within the broker's group.min/max.session.timeout.ms"
-        }
-        ErrorCode::INVALID_GROUP_ID => "choose another group.id",
-        ErrorCode::GROUP_AUTHORIZATION_FAILED => "let this user read the group",
-        ErrorCode::GROUP_MAX_SIZE_REACHED => "the group is full: stop a member, or raise the limit",
-        _ => "close the consumer and look into the broker's log",
     }
 }

@@ -1,5 +1,11 @@
 //! Membership in a group: a pure machine, the task that executes it, and the mailbox between that
-//! task and `poll`.
+//! task and `poll`. There are two of the former, one a protocol; the mailbox is the same.
+//!
+//! ```text
+//!  Consumer ── Ask ──> driver, machine, requests (classic: join, sync, heartbeat)
+//!     ^               or heartbeats::{driver, machine, words} (KIP-848: heartbeat)
+//!     +── Duty ────────────────+
+//! ```
 //!
 //! Invariants: duties reach `poll` in the order in which they arose; the membership that is shown
 //! to commits is never that of nobody once the member has joined, so that a commit of a lost
@@ -7,6 +13,7 @@
 //! Never: calls the rebalance listener (`poll` does).
 
 mod driver;
+mod heartbeats;
 mod machine;
 mod requests;
 
@@ -22,8 +29,11 @@ use super::assignor::{Assignment, Assignor, RebalanceProtocol, common_protocol};
 use super::config::ConsumerConfig;
 use super::core::Core;
 use super::error::ConsumerError;
+use super::group_protocol::GroupProtocol;
 use crate::group::GroupMetadata;
+pub(crate) use heartbeats::Target;
 pub(crate) use machine::GiveUp;
+use requests::ask;
 
 /// Something that only `poll` can do, since the listener is called for it.
 #[derive(Clone, Debug)]
@@ -36,8 +46,13 @@ pub(crate) enum Duty {
         assignment: Assignment,
         group: GroupMetadata,
     },
+    /// Take over what the coordinator wants the member to have (consumer protocol), then say so for
+    /// this round.
+    Reconcile { round: u64 },
     /// Report that polls came too late, after giving everything up.
     PollTooLate { waited_ms: u64 },
+    /// Report what the coordinator refuses for now.
+    Report(ConsumerError),
 }
 
 /// What the consumer asks of the task.
@@ -50,6 +65,11 @@ pub(crate) enum Ask {
     },
     Prepared {
         round: u64,
+    },
+    /// The target is taken over.
+    Reconciled {
+        round: u64,
+        target: Arc<Target>,
     },
     Rejoin,
     PollResumed,
@@ -74,6 +94,12 @@ pub(crate) struct GroupState {
     /// Who we are, or last were, in the group.
     pub(crate) metadata: GroupMetadata,
     pub(crate) topics: Vec<Arc<str>>,
+    /// The expression by which the coordinator finds further topics (consumer protocol).
+    pub(crate) pattern: Option<Arc<str>>,
+    /// What the coordinator wants the member to have (consumer protocol).
+    pub(crate) target: Option<Arc<Target>>,
+    /// How often the membership was lost or given up (consumer protocol).
+    pub(crate) lost: u64,
     pub(crate) duties: VecDeque<Duty>,
     /// Whether `poll` is at a duty right now.
     pub(crate) at_work: bool,
@@ -102,6 +128,9 @@ impl Group {
             state: Mutex::new(GroupState {
                 metadata,
                 topics: Vec::new(),
+                pattern: None,
+                target: None,
+                lost: 0,
                 duties: VecDeque::new(),
                 at_work: false,
                 owned: BTreeSet::new(),
@@ -111,7 +140,11 @@ impl Group {
             }),
             asks,
         });
-        let task = tokio::spawn(driver::run(Arc::clone(core), Arc::clone(&group), receiver));
+        let (core, member) = (Arc::clone(core), Arc::clone(&group));
+        let task = match core.config.group_protocol {
+            GroupProtocol::Classic => tokio::spawn(driver::run(core, member, receiver)),
+            GroupProtocol::Consumer => tokio::spawn(heartbeats::run(core, member, receiver)),
+        };
         Some((group, task))
     }
 
@@ -126,6 +159,23 @@ impl Group {
 
     pub(crate) fn metadata(&self) -> GroupMetadata {
         self.lock().metadata.clone()
+    }
+
+    /// When `poll` is late, as far as can be said now.
+    fn poll_deadline(&self, core: &Core) -> Instant {
+        let state = self.lock();
+        let from = if state.polls_running > 0 {
+            Instant::now()
+        } else {
+            state.last_poll
+        };
+        from + core.config.max_poll_interval
+    }
+
+    fn poll_is_late(&self, core: &Core) -> bool {
+        let state = self.lock();
+        let waited = state.last_poll.elapsed();
+        state.polls_running == 0 && waited >= core.config.max_poll_interval
     }
 
     /// Marks a poll as running until the guard is dropped.
@@ -157,4 +207,32 @@ pub(crate) struct Leading {
     pub(crate) assignor: Arc<dyn Assignor>,
     /// (member id, instance id, subscription).
     pub(crate) members: Vec<(String, Option<String>, Bytes)>,
+}
+
+/// What an application is to do about a code that keeps its member out.
+fn next_step(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::INCONSISTENT_GROUP_PROTOCOL => {
+            "the other members use other assignors: give all members one in common, or use a \
+             group.id of your own"
+        }
+        ErrorCode::INVALID_SESSION_TIMEOUT => {
+            "set session.timeout.ms within the broker's group.min/max.session.timeout.ms"
+        }
+        ErrorCode::INVALID_GROUP_ID => "choose another group.id",
+        ErrorCode::GROUP_AUTHORIZATION_FAILED => "let this user read the group",
+        ErrorCode::GROUP_MAX_SIZE_REACHED => "the group is full: stop a member, or raise the limit",
+        ErrorCode::UNSUPPORTED_ASSIGNOR => {
+            "set group.remote.assignor to one of the broker's group.consumer.assignors"
+        }
+        ErrorCode::INVALID_REGULAR_EXPRESSION => "give subscribe_pattern(..) another expression",
+        ErrorCode::GROUP_ID_NOT_FOUND => {
+            "the group has members of the classic protocol: wait until they have left, or set \
+             group.protocol=classic"
+        }
+        ErrorCode::UNSUPPORTED_VERSION => {
+            "the cluster does not support the consumer protocol: set group.protocol=classic"
+        }
+        _ => "close the consumer and look into the broker's log",
+    }
 }

@@ -32,7 +32,8 @@ const PROTOCOL_TYPE: &str = "consumer";
 /// How much longer a join may take than the members have to give up their partitions.
 const JOIN_SLACK: Duration = Duration::from_secs(5);
 
-async fn ask<R: Request>(
+/// One attempt to ask the group's coordinator.
+pub(super) async fn ask<R: Request>(
     core: &Core,
     group_id: &str,
     timeout: Duration,

@@ -23,6 +23,7 @@ use millstream_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use super::consumer_coordinator::ConsumerCoordinator;
 use super::coordinator::Coordinator;
 use crate::transport::{BrokerAddress, FrameConnection, Transport};
 
@@ -142,11 +143,12 @@ pub(super) struct State {
 pub(super) struct FakeBroker {
     state: Arc<Mutex<State>>,
     pub(super) coordinator: Arc<Mutex<Coordinator>>,
+    pub(super) consumer_coordinator: Arc<Mutex<ConsumerCoordinator>>,
     pub(super) changed: Arc<Notify>,
     refuses: Arc<AtomicBool>,
 }
 
-fn id_of(topic: &str) -> Uuid {
+pub(super) fn id_of(topic: &str) -> Uuid {
     let mut id = [1; 16];
     for (slot, byte) in id.iter_mut().zip(topic.bytes()) {
         *slot = byte;
@@ -171,6 +173,7 @@ impl FakeBroker {
                 ..Default::default()
             })),
             coordinator: Arc::default(),
+            consumer_coordinator: Arc::default(),
             changed: Arc::default(),
             refuses: Arc::default(),
         }
@@ -264,6 +267,7 @@ impl FakeBroker {
             ApiKey::JoinGroup => call.reply(&self.join(call.read(decoder), code).await),
             ApiKey::SyncGroup => call.reply(&self.sync(call.read(decoder), code).await),
             ApiKey::Heartbeat => call.reply(&self.heartbeat(&call.read(decoder), code)),
+            ApiKey::ConsumerGroupHeartbeat => call.reply(&self.beat(call.read(decoder), code)),
             ApiKey::LeaveGroup => call.reply(&self.leave(&call.read(decoder), code)),
             other => panic!("the fake broker does not serve {other:?}"),
         }
@@ -276,7 +280,9 @@ impl FakeBroker {
     ) -> metadata::MetadataResponse {
         let state = self.lock();
         let topics = request.topics.unwrap_or_default().into_iter().map(|topic| {
-            let name = topic.name.unwrap();
+            let name = topic
+                .name
+                .unwrap_or_else(|| state.name_by_id(topic.topic_id));
             let known = state.topics.get(&name).filter(|_| code.is_none());
             let partitions =
                 (0..known.map_or(0, Vec::len)).map(|index| metadata::MetadataResponsePartition {
@@ -449,11 +455,11 @@ impl FakeBroker {
         request: offset_commit::OffsetCommitRequest,
         code: Option<ErrorCode>,
     ) -> offset_commit::OffsetCommitResponse {
-        let refused = self
-            .coordinator
-            .lock()
-            .unwrap()
-            .refuses_commit(request.generation_id_or_member_epoch, &request.member_id);
+        let (epoch, member) = (request.generation_id_or_member_epoch, &request.member_id);
+        let refused = match self.consumers().refuses(epoch, member) {
+            Some(refused) => refused,
+            None => self.group().refuses_commit(epoch, member),
+        };
         let code = code.or(refused).unwrap_or(ErrorCode::NONE);
         let mut state = self.lock();
         state.commits.push(request.clone());
@@ -489,6 +495,7 @@ impl FakeBroker {
         assert!(request.require_stable);
         let state = self.lock();
         let group = &request.groups[0];
+        let code = code.or(self.consumers().refuses_fetch(group));
         let topics = group.topics.iter().flatten().map(|topic| {
             let partitions = topic.partition_indexes.iter().map(|index| {
                 let log = &state.topics.get(&topic.name).unwrap()[*index as usize];
@@ -523,11 +530,12 @@ impl State {
         if !topic.topic.is_empty() {
             return topic.topic.clone();
         }
-        self.topics
-            .keys()
-            .find(|name| id_of(name) == topic.topic_id)
-            .unwrap()
-            .clone()
+        self.name_by_id(topic.topic_id)
+    }
+
+    fn name_by_id(&self, topic_id: Uuid) -> String {
+        let mut names = self.topics.keys();
+        names.find(|name| id_of(name) == topic_id).unwrap().clone()
     }
 }
 

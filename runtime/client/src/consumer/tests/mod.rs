@@ -3,9 +3,11 @@
 //! Never: part of the product.
 
 mod broker;
+mod consumer_coordinator;
 mod coordinator;
 mod fetch;
 mod groups;
+mod heartbeats;
 
 use std::time::Duration;
 
