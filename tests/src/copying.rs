@@ -1,8 +1,8 @@
-//! A small job for tests in virtual time: it copies numbers from `in` to `out`, as a topology or by
-//! hand.
+//! A small job for tests: it copies numbers from `in` to `out`, as a topology or by hand.
 //!
-//! Invariants: a number goes to the partition that it is congruent to; what is read back is sorted.
-//! Never: the real clock, a thread, or a socket.
+//! Invariants: a number goes to the partition that it is congruent to; what is read back is sorted;
+//! topics, groups and ids are named by the broker under test.
+//! Never: a thread of its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,57 +11,57 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use millstream::TopicPartition;
 use millstream::client::consumer::{AutoOffsetReset, Consumer, ConsumerBuilder, ConsumerRecord};
-use millstream::client::{
-    GroupMetadata, IntoTransport, OffsetAndMetadata, Producer, ProducerRecord,
-};
+use millstream::client::{GroupMetadata, OffsetAndMetadata, Producer, ProducerRecord};
 use millstream::streams::{Placement, RunningStreams, Streams, StreamsBuilder, Topology, strings};
-use millstream::testing::TestCluster;
 use tokio::time::Instant;
 
-use crate::oracle;
+use crate::under_test::BrokerUnderTest;
 
 /// Partitions of `in` and `out`.
 pub const PARTITIONS: u64 = 4;
 /// The application and its group.
 pub const GROUP: &str = "copying";
+/// How long an instance by hand waits for its records.
+const PROCESS_PATIENCE: Duration = Duration::from_secs(60);
 
-/// `in` to `out`, values unchanged.
+/// One topic to another, values unchanged.
 ///
 /// # Panics
 /// Never; the topology is sound.
 #[must_use]
-pub fn topology() -> Topology {
+pub fn topology(input: &str, output: &str) -> Topology {
     let builder = StreamsBuilder::new();
-    builder.stream("in", strings()).to("out", strings());
+    builder.stream(input, strings()).to(output, strings());
     builder.build().expect("a sound topology")
 }
 
 /// The job, on the test's runtime, with this transactional id and client number.
 #[must_use]
-pub fn job(cluster: &TestCluster, number: u64, transactional_id: &str) -> Streams {
+pub fn job(cluster: &BrokerUnderTest, number: u64, transactional_id: &str) -> Streams {
     static_job(cluster, number, transactional_id).group_instance_id("")
 }
 
 /// [`job`] as it is by default: under a static membership.
-pub fn static_job(cluster: &TestCluster, number: u64, transactional_id: &str) -> Streams {
-    Streams::new(GROUP, topology())
+pub fn static_job(cluster: &BrokerUnderTest, number: u64, transactional_id: &str) -> Streams {
+    let topology = topology(&cluster.name("in"), &cluster.name("out"));
+    Streams::new(&cluster.name(GROUP), topology)
         .connect(cluster)
         .client(cluster.client(number))
         .placement(Placement::Runtime)
-        .transactional_id(transactional_id)
+        .transactional_id(cluster.name(transactional_id))
 }
 
 /// Writes numbers to `in`, each acknowledged.
 ///
 /// # Errors
 /// Where one is not.
-pub async fn produce(cluster: &TestCluster, numbers: Range<u64>) -> anyhow::Result<()> {
+pub async fn produce(cluster: &BrokerUnderTest, numbers: Range<u64>) -> anyhow::Result<()> {
     let producer = Producer::idempotent()
         .client(cluster.client(1_000))
         .connect(cluster)
         .await?;
     for number in numbers {
-        drop(producer.send(record("in", number)).await?);
+        drop(producer.send(cluster.record("in", number)).await?);
     }
     producer.flush().await?;
     producer.close(Duration::from_secs(10)).await;
@@ -86,8 +86,8 @@ pub fn record(topic: &str, number: u64) -> ProducerRecord {
 ///
 /// # Errors
 /// Where the topic cannot be read to its ends.
-pub async fn numbers(cluster: &TestCluster, topic: &str) -> anyhow::Result<Vec<u64>> {
-    let (records, _) = oracle::topic(&cluster.into_transport(), topic).await?;
+pub async fn numbers(cluster: &BrokerUnderTest, topic: &str) -> anyhow::Result<Vec<u64>> {
+    let (records, _) = cluster.read(topic).await?;
     let mut numbers: Vec<u64> = records.iter().map(number).collect::<anyhow::Result<_>>()?;
     numbers.sort_unstable();
     Ok(numbers)
@@ -103,12 +103,13 @@ fn number(record: &ConsumerRecord) -> anyhow::Result<u64> {
 /// # Errors
 /// Where the instance ends, or does not get there within `patience`.
 pub async fn caught_up(
-    cluster: &TestCluster,
+    cluster: &BrokerUnderTest,
     running: &mut RunningStreams,
     patience: Duration,
 ) -> anyhow::Result<()> {
-    let (_, ends) = oracle::topic(&cluster.into_transport(), "in").await?;
-    Ok(tokio::time::timeout(patience, running.committed(&ends)).await??)
+    let (_, ends) = cluster.read("in").await?;
+    let committed = running.committed(&ends);
+    Ok(tokio::time::timeout(cluster.patience(patience), committed).await??)
 }
 
 /// Checks that `out` has each number below `count` exactly once, and that the group is at the ends
@@ -116,7 +117,7 @@ pub async fn caught_up(
 ///
 /// # Errors
 /// What is missing, or there more than once.
-pub async fn check_exactly_once(cluster: &TestCluster, count: u64) -> anyhow::Result<()> {
+pub async fn check_exactly_once(cluster: &BrokerUnderTest, count: u64) -> anyhow::Result<()> {
     let found = numbers(cluster, "out").await?;
     if found != (0..count).collect::<Vec<_>>() {
         let mut counts: BTreeMap<u64, u32> = (0..count).map(|number| (number, 0)).collect();
@@ -126,9 +127,8 @@ pub async fn check_exactly_once(cluster: &TestCluster, count: u64) -> anyhow::Re
         counts.retain(|_, times| *times != 1);
         bail!("not exactly once (number: times): {counts:?}");
     }
-    let transport = cluster.into_transport();
-    let (_, ends) = oracle::topic(&transport, "in").await?;
-    let committed = oracle::committed(&transport, GROUP).await?;
+    let (_, ends) = cluster.read("in").await?;
+    let committed = cluster.committed(GROUP).await?;
     for (partition, end) in ends {
         let at = committed.get(&partition).copied().unwrap_or(0);
         if at != end {
@@ -145,6 +145,7 @@ pub struct ByHand {
     pub consumer: Option<Consumer>,
     /// Writes `out`.
     pub producer: Producer,
+    output: String,
     offsets: BTreeMap<TopicPartition, OffsetAndMetadata>,
 }
 
@@ -154,12 +155,12 @@ impl ByHand {
     /// # Errors
     /// Where the transactional id cannot be initialised.
     pub async fn start(
-        cluster: &TestCluster,
+        cluster: &BrokerUnderTest,
         number: u64,
         transactional_id: &str,
         settings: impl FnOnce(ConsumerBuilder) -> ConsumerBuilder,
     ) -> anyhow::Result<Self> {
-        let producer = Producer::transactional(transactional_id)
+        let producer = Producer::transactional(cluster.name(transactional_id))
             .client(cluster.client(number))
             .transaction_timeout_ms(120_000)
             .connect(cluster)
@@ -167,14 +168,15 @@ impl ByHand {
         producer.init_transactions().await?;
         let builder = Consumer::builder()
             .client(cluster.client(number + 500))
-            .group_id(GROUP)
+            .group_id(cluster.name(GROUP))
             .session_timeout_ms(10_000)
             .auto_offset_reset(AutoOffsetReset::Earliest);
         let consumer = settings(builder).connect(cluster).await?;
-        consumer.subscribe(["in"])?;
+        consumer.subscribe([cluster.name("in")])?;
         Ok(Self {
             consumer: Some(consumer),
             producer,
+            output: cluster.name("out"),
             offsets: BTreeMap::new(),
         })
     }
@@ -185,14 +187,14 @@ impl ByHand {
     /// Where they do not come within a minute.
     pub async fn process(&mut self, count: usize) -> anyhow::Result<()> {
         let consumer = self.consumer.as_ref().context("its consumer is gone")?;
-        let give_up = Instant::now() + Duration::from_secs(60);
+        let give_up = Instant::now() + PROCESS_PATIENCE;
         self.producer.begin()?;
         let mut read = 0;
         while read < count {
             let polled = consumer.poll(Duration::from_millis(200)).await?;
             for records in polled.partitions {
                 for read_record in &records.records {
-                    let copy = record("out", number(read_record)?);
+                    let copy = record(&self.output, number(read_record)?);
                     drop(self.producer.send(copy).await?);
                     read += 1;
                 }

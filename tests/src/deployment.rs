@@ -1,7 +1,8 @@
-//! Broker and job as processes: apart, or both in one.
+//! Broker and job as processes: apart, or both in one; the broker ours, or an Apache Kafka.
 //!
 //! ```text
 //!  apart:     feeder, oracle ──TCP──▶ millstream broker ◀──TCP── orders_enriched --bootstrap
+//!  Kafka:     feeder, oracle ──TCP──▶ Apache Kafka ◀──TCP── orders_enriched --bootstrap
 //!  embedded:  feeder, oracle ──TCP──▶ orders_enriched --data-dir --listen
 //! ```
 //!
@@ -15,17 +16,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use millstream::client::{TcpTransport, Transport};
+use anyhow::{Context as _, bail, ensure};
+use millstream::client::{Admin, TcpTransport, Transport};
 
 use tokio::time::Instant;
 
 use crate::binaries::Binaries;
 use crate::points::Trigger;
 use crate::process::Process;
+use crate::under_test;
 
 /// How long a process may take to start or to end.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a Kafka may take to start, beside everything else that the machine does.
+const KAFKA_PATIENCE: Duration = Duration::from_secs(180);
 /// The group of the job.
 pub const GROUP: &str = "orders-enrichment";
 
@@ -38,13 +42,36 @@ pub enum Part {
     Job,
 }
 
+/// Which processes there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Our broker and the job.
+    Apart,
+    /// An Apache Kafka and the job.
+    Kafka,
+    /// The job, with our broker inside.
+    Embedded,
+}
+
+impl Arrangement {
+    /// Broker and job apart, the broker being what the suites are told to run against.
+    #[must_use]
+    pub fn under_test() -> Self {
+        if under_test::kafka().is_none() {
+            return Self::Apart;
+        }
+        under_test::ran();
+        Self::Kafka
+    }
+}
+
 /// The processes of one series.
 #[derive(Debug)]
 pub struct Deployment {
     binaries: Binaries,
     folder: PathBuf,
     port: u16,
-    embedded: bool,
+    arrangement: Arrangement,
     broker: Option<Process>,
     job: Option<Process>,
     starts: u32,
@@ -56,19 +83,29 @@ impl Deployment {
     ///
     /// # Errors
     /// Where no port is free.
-    pub fn new(binaries: Binaries, folder: &Path, embedded: bool) -> anyhow::Result<Self> {
+    pub fn new(
+        binaries: Binaries,
+        folder: &Path,
+        arrangement: Arrangement,
+    ) -> anyhow::Result<Self> {
         let port = free_port()?;
         let folder = folder.to_owned();
         Ok(Self {
             binaries,
             folder,
             port,
-            embedded,
+            arrangement,
             broker: None,
             job: None,
             starts: 0,
             threads: 1,
         })
+    }
+
+    /// Which processes there are.
+    #[must_use]
+    pub fn arrangement(&self) -> Arrangement {
+        self.arrangement
     }
 
     /// Where clients find the broker.
@@ -117,7 +154,9 @@ impl Deployment {
             Part::Broker => self.spawn_broker()?,
             Part::Job => self.spawn_job(&["--follow"], "job")?,
         };
-        if part == Part::Broker || self.embedded {
+        if part == Part::Broker && self.arrangement == Arrangement::Kafka {
+            self.answers(&mut process).await?;
+        } else if part == Part::Broker || self.arrangement == Arrangement::Embedded {
             // A child that another test is starting holds a copy of this process's files until its
             // program is loaded, the lock of a broker that was closed here among them.
             let give_up = Instant::now() + PATIENCE;
@@ -136,11 +175,37 @@ impl Deployment {
         Ok(())
     }
 
+    /// Waits until a Kafka has told a client of itself; what is not ready then is the clients' to
+    /// wait for.
+    async fn answers(&self, process: &mut Process) -> anyhow::Result<()> {
+        let give_up = Instant::now() + KAFKA_PATIENCE;
+        loop {
+            if let Some(status) = process.ended()? {
+                bail!("Kafka ended ({status}): {}", process.complaints());
+            }
+            let admin = Admin::connect(&self.address()).await?;
+            let asked = tokio::time::timeout(Duration::from_secs(3), admin.topics()).await;
+            if matches!(asked, Ok(Ok(_))) {
+                return Ok(());
+            }
+            if Instant::now() >= give_up {
+                bail!("Kafka is not ready: {asked:?}: {}", process.complaints());
+            }
+        }
+    }
+
     /// Starts the broker's process without waiting for anything.
     ///
     /// # Errors
     /// Where it cannot be started.
     pub fn spawn_broker(&mut self) -> anyhow::Result<Process> {
+        if self.arrangement == Arrangement::Kafka {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/kafka/kafka");
+            let folder = self.folder.join("kafka").display().to_string();
+            let arguments = ["serve".to_owned(), folder, self.port.to_string()];
+            let name = self.next_name("kafka");
+            return Process::start(&script, &arguments, &[], &self.folder, &name);
+        }
         let arguments = [
             "broker".to_owned(),
             "--data-dir".to_owned(),
@@ -161,7 +226,7 @@ impl Deployment {
     pub fn spawn_job(&mut self, more: &[&str], name: &str) -> anyhow::Result<Process> {
         let threads = self.threads.to_string();
         let mut arguments = vec!["--no-load".to_owned(), "--threads".to_owned(), threads];
-        if self.embedded {
+        if self.arrangement == Arrangement::Embedded {
             arguments.extend(["--data-dir".to_owned(), self.data().display().to_string()]);
             arguments.extend(["--listen".to_owned(), self.address()]);
         } else {
@@ -214,12 +279,23 @@ impl Deployment {
     /// Ends the broker in order, where it is apart.
     ///
     /// # Errors
-    /// Where it does not end with exit code 0.
+    /// Where it does not.
     pub async fn stop_broker(&mut self) -> anyhow::Result<()> {
-        if let Some(mut broker) = self.broker.take() {
-            broker.stop(PATIENCE).await?;
+        /// What Java ends with when it was asked to.
+        const TERMINATED: i32 = 143;
+        let Some(mut broker) = self.broker.take() else {
+            return Ok(());
+        };
+        if self.arrangement == Arrangement::Kafka {
+            broker.signal("TERM").await?;
+            let status = broker.end(PATIENCE).await?;
+            ensure!(
+                status.code() == Some(TERMINATED),
+                "Kafka ended with {status}"
+            );
+            return Ok(());
         }
-        Ok(())
+        broker.stop(PATIENCE).await
     }
 
     fn slot(&mut self, part: Part) -> &mut Option<Process> {
@@ -247,7 +323,9 @@ fn free_port() -> anyhow::Result<u16> {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
         let port = FIRST + start.wrapping_add(step.wrapping_mul(7)) % COUNT;
         let port = u16::try_from(port)?;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        // A Kafka takes the port above as well.
+        let both = [port, port + 1].map(|port| TcpListener::bind(("127.0.0.1", port)));
+        if both.iter().all(Result::is_ok) {
             return Ok(port);
         }
     }

@@ -9,7 +9,8 @@
 //! | [`gate`] | a way to a broker on which a test holds up frames, or lets nothing pass |
 //! | [`points`] | the named points at which a process can be told to die |
 //! | [`series`] | rounds of work and kills |
-//! | [`copying`] | a small job for tests in virtual time |
+//! | [`under_test`] | the broker that a suite runs against: ours, or an Apache Kafka |
+//! | [`copying`] | a small job for tests on either |
 //! | [`simulation`] | everything on one runtime in virtual time, with faults from a seed |
 //! | [`oracle`] | what a reader of committed records sees, and what it must see |
 //! | [`invariants`] | what is judged, one file each |
@@ -28,3 +29,4 @@ pub mod points;
 pub mod process;
 pub mod series;
 pub mod simulation;
+pub mod under_test;

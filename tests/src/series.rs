@@ -22,7 +22,7 @@ use millstream::client::{Admin, IntoTransport as _, Transport};
 use tokio::time::{Instant, sleep};
 
 use crate::binaries::Binaries;
-use crate::deployment::{Deployment, GROUP, PATIENCE, Part};
+use crate::deployment::{Arrangement, Deployment, GROUP, PATIENCE, Part};
 use crate::feeder::Feeder;
 use crate::invariants;
 use crate::oracle::{self, Snapshot};
@@ -38,8 +38,8 @@ pub struct Series {
     pub seed: u64,
     /// How many kills.
     pub kills: u32,
-    /// Whether the job's process holds the broker.
-    pub embedded: bool,
+    /// Which processes there are.
+    pub arrangement: Arrangement,
     /// Orders a second.
     pub rate: u64,
 }
@@ -47,8 +47,8 @@ pub struct Series {
 /// What a series did.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Whether the job's process held the broker.
-    pub embedded: bool,
+    /// Which processes there were.
+    pub arrangement: Option<Arrangement>,
     /// Kills that hit work.
     pub kills: u32,
     /// Kills at a random time.
@@ -83,10 +83,10 @@ impl fmt::Display for Report {
             f,
             "{} series: {} kills ({} at random times, {} at {} named points, {} of the broker, {} in recovery, {} missed), \
              {} commits seen between them, {} orders: {} audited, {} dead letters, {} aborted ones unseen ({} more orders aborted by their producer); {:.1} s",
-            if self.embedded {
-                "embedded"
-            } else {
-                "separate"
+            match self.arrangement {
+                Some(Arrangement::Embedded) => "embedded",
+                Some(Arrangement::Kafka) => "Apache Kafka",
+                _ => "separate",
             },
             self.kills,
             self.random,
@@ -120,8 +120,8 @@ enum Death {
 pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
     let binaries = Binaries::build()?;
     let started = Instant::now();
-    let mut deployment = Deployment::new(binaries, folder, series.embedded)?;
-    prepare(&deployment).await?;
+    let mut deployment = Deployment::new(binaries, folder, series.arrangement)?;
+    prepare(&mut deployment).await?;
     let mut rounds = Rounds::new(series, &mut deployment);
     rounds.start().await?;
     let feeder = Feeder::start(&rounds.deployment.transport(), series.rate).await?;
@@ -143,31 +143,50 @@ pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Topics and customers are there before anything runs.
+/// Topics and customers are there before the job runs. Ours is written to in this process for a
+/// moment; a Kafka runs from here on.
 ///
 /// # Errors
-/// Where the broker, in this process for a moment, cannot be opened or written to.
-pub async fn prepare(deployment: &Deployment) -> anyhow::Result<()> {
+/// Where the broker cannot be opened or written to.
+pub async fn prepare(deployment: &mut Deployment) -> anyhow::Result<()> {
+    if deployment.arrangement() == Arrangement::Kafka {
+        deployment.start(Part::Broker).await?;
+        return load_customers(&deployment.transport()).await;
+    }
     let broker = Broker::open(deployment.data()).await?;
-    let transport = broker.into_transport();
-    load::create_topics(&transport).await?;
+    load_customers(&broker.into_transport()).await?;
+    Ok(broker.close().await?)
+}
+
+async fn load_customers(transport: &Arc<dyn Transport>) -> anyhow::Result<()> {
+    load::create_topics(transport).await?;
     let customers = Load {
         application_id: GROUP.to_owned(),
         transactional_id: format!("{GROUP}-1"),
         orders: Some(0),
     };
-    load::load(&transport, &customers, |_, _, _| {}).await?;
-    Ok(broker.close().await?)
+    load::load(transport, &customers, |_, _, _| {}).await?;
+    Ok(())
 }
 
 async fn judge_in(deployment: &mut Deployment, report: &mut Report) -> anyhow::Result<Snapshot> {
-    // The broker ends in order; what it left behind is read by one in this process.
-    deployment.stop_broker().await?;
-    let broker = Broker::open(deployment.data()).await?;
-    let transport = broker.into_transport();
-    let snapshot = Snapshot::read(&transport, GROUP).await?;
-    let uncommitted = oracle::count_uncommitted(&transport, "orders.audit").await?;
-    broker.close().await?;
+    let read = async |transport: Arc<dyn Transport>| {
+        let snapshot = Snapshot::read(&transport, GROUP).await?;
+        let uncommitted = oracle::count_uncommitted(&transport, "orders.audit").await?;
+        anyhow::Ok((snapshot, uncommitted))
+    };
+    let (snapshot, uncommitted) = if deployment.arrangement() == Arrangement::Kafka {
+        let found = read(deployment.transport()).await?;
+        deployment.stop_broker().await?;
+        found
+    } else {
+        // The broker ends in order; what it left behind is read by one in this process.
+        deployment.stop_broker().await?;
+        let broker = Broker::open(deployment.data()).await?;
+        let found = read(broker.into_transport()).await?;
+        broker.close().await?;
+        found
+    };
     report.orders = snapshot.orders.len() as u64;
     report.audited = snapshot.audit.len() as u64;
     report.dead_letters = snapshot.dead_letters.len() as u64;
@@ -177,7 +196,7 @@ async fn judge_in(deployment: &mut Deployment, report: &mut Report) -> anyhow::R
 
 struct Rounds<'a> {
     deployment: &'a mut Deployment,
-    embedded: bool,
+    arrangement: Arrangement,
     random: fastrand::Rng,
     transport: Arc<dyn Transport>,
     admin: Option<Admin>,
@@ -193,21 +212,21 @@ impl<'a> Rounds<'a> {
         let transport = deployment.transport();
         Self {
             deployment,
-            embedded: series.embedded,
+            arrangement: series.arrangement,
             random: fastrand::Rng::with_seed(series.seed),
             transport,
             admin: None,
             committed: 0,
             wanted: series.kills,
             report: Report {
-                embedded: series.embedded,
+                arrangement: Some(series.arrangement),
                 ..Report::default()
             },
         }
     }
 
     async fn start(&mut self) -> anyhow::Result<()> {
-        if !self.embedded {
+        if self.arrangement == Arrangement::Apart {
             self.deployment.start(Part::Broker).await?;
         }
         self.deployment.start(Part::Job).await
@@ -237,7 +256,7 @@ impl<'a> Rounds<'a> {
             if both {
                 self.deployment.start(Part::Job).await?;
             }
-        } else if self.embedded {
+        } else if self.arrangement == Arrangement::Embedded {
             if self.random.u32(..4) == 0 {
                 self.die_in_recovery(Part::Job).await?;
             }
@@ -252,26 +271,32 @@ impl<'a> Rounds<'a> {
 
     /// Every third kill is the broker's, where it is apart.
     fn victim(&self) -> Part {
-        if !self.embedded && self.report.kills % 3 == 2 {
+        if self.arrangement != Arrangement::Embedded && self.report.kills % 3 == 2 {
             Part::Broker
         } else {
             Part::Job
         }
     }
 
+    /// A Kafka knows no named points.
+    fn is_kafka(&self, part: Part) -> bool {
+        part == Part::Broker && self.arrangement == Arrangement::Kafka
+    }
+
     /// In turn at a random time and at the next of the named points.
     fn death(&mut self, victim: Part) -> Death {
-        let named = match (victim, self.embedded) {
+        let embedded = self.arrangement == Arrangement::Embedded;
+        let named = match (victim, embedded) {
             (Part::Broker, _) => points::BROKER.to_vec(),
             (Part::Job, false) => points::JOB.to_vec(),
             (Part::Job, true) => [points::JOB, points::BROKER].concat(),
         };
-        if self.random.bool() {
+        if self.random.bool() || self.is_kafka(victim) {
             return Death::After(Duration::from_millis(self.random.u64(..250)));
         }
         // A long series has the rare ones as well.
         let is_long = self.wanted >= 50;
-        if is_long && (self.embedded || victim == Part::Broker) && self.random.u32(..12) == 0 {
+        if is_long && (embedded || victim == Part::Broker) && self.random.u32(..12) == 0 {
             return Death::At(
                 points::CHECKPOINT[self.random.usize(..points::CHECKPOINT.len())],
                 1,
@@ -323,7 +348,8 @@ impl<'a> Rounds<'a> {
     async fn die_in_recovery(&mut self, part: Part) -> anyhow::Result<()> {
         let trigger = self.deployment.trigger(part);
         let point = points::RECOVERY[self.random.usize(..points::RECOVERY.len())];
-        let named = self.random.bool();
+        let named = self.random.bool() && !self.is_kafka(part);
+        let within_ms = if self.is_kafka(part) { 6_000 } else { 60 };
         if named {
             trigger.arm(point, 1)?;
         }
@@ -338,7 +364,7 @@ impl<'a> Rounds<'a> {
                 .with_context(|| format!("dying at {point}"))?;
             *self.report.at_points.entry(point).or_default() += 1;
         } else {
-            sleep(Duration::from_millis(self.random.u64(..60))).await;
+            sleep(Duration::from_millis(self.random.u64(..within_ms))).await;
             process.kill().await?;
         }
         trigger.disarm()?;

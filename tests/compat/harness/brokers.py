@@ -4,6 +4,7 @@ Each is a process of its own in a temporary directory on a free port of the loop
 keeps the port over a restart, and is ended by its id.
 """
 
+import base64
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 
 from harness import jars
 from harness.processes import wait_until
@@ -89,22 +91,25 @@ class Kafka(Broker):
 
     name = "kafka"
 
-    def __init__(self, port=None, heap="512m", folder=None):
+    def __init__(self, port=None, heap="512m", folder=None, more=()):
         super().__init__(folder)
-        self.heap, self.port = heap, port or free_port()
+        self.heap, self.port, self.more = heap, port or free_port(), more
         self.controller_port = port + 1 if port else free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.settings = os.path.join(self.folder, "server.properties")
 
     def start(self):
-        jars.fetch()
-        if not os.path.exists(self.data):
-            self.format()
-        command = jars.java("kafka.Kafka", self.settings, heap=self.heap, options=SERVER_OPTIONS)
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(self.command(), stdout=self.log, stderr=self.log)
         # Its listeners open before it serves; an answer to ApiVersions comes when it does.
         wait_until(self.answers, "Kafka to answer", 120, self.last_words)
         return self
+
+    def command(self):
+        """What to run, over data that are there, or are made ready now."""
+        jars.fetch()
+        if not os.path.exists(self.data):
+            self.format()
+        return jars.java("kafka.Kafka", self.settings, heap=self.heap, options=SERVER_OPTIONS)
 
     def format(self):
         with open(
@@ -114,15 +119,14 @@ class Kafka(Broker):
         filled = {"PORT": self.port, "CONTROLLER_PORT": self.controller_port, "DATA": self.data}
         for name, value in filled.items():
             content = content.replace(f"@{name}@", str(value))
+        content += "".join(f"\n{setting}" for setting in self.more) + "\n"
         with open(self.settings, "w", encoding="utf-8") as text:
             text.write(content)
-        storage = "kafka.tools.StorageTool"
-        made = subprocess.run(
-            jars.java(storage, "random-uuid"), stdout=subprocess.PIPE, check=True, text=True
-        )
-        cluster = made.stdout.split()[-1]
+        # As StorageTool's random-uuid makes them, without a JVM.
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = ["format", "--standalone", "-t", cluster, "-c", self.settings]
-        subprocess.run(jars.java(storage, *arguments), stdout=self.log, stderr=self.log, check=True)
+        command = jars.java("kafka.tools.StorageTool", *arguments)
+        subprocess.run(command, stdout=self.log, stderr=self.log, check=True)
 
     def answers(self):
         if self.process.poll() is not None:
@@ -138,6 +142,12 @@ class Kafka(Broker):
             return False
 
 
+# What our own tests expect of a broker that they did not start: topics that create themselves with
+# as many partitions as ours, and transactions that time out as soon.
+AS_OURS = (
+    "num.partitions=4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
+)
 SERVER_OPTIONS = ("-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4")
 
 

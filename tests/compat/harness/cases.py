@@ -25,10 +25,14 @@ class Case:
 class Suite:
     """Foreign software: what it is, what makes it ready from package registries, its cases."""
 
-    def __init__(self, name, what, prepare=jars.fetch, everywhere=False):
+    def __init__(
+        self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, settings=()
+    ):
         self.name, self.what, self.prepare = name, what, prepare
         # Judges what is ours on Apache Kafka, too: so it runs there whether that was asked or not.
         self.everywhere = everywhere
+        # The one broker that it is for, whatever was asked; and more settings of Apache Kafka's.
+        self.only_on, self.settings = only_on, settings
         self.cases = []
 
     def case(self, name=None, gap=None):

@@ -1,6 +1,14 @@
 """One module a foreign suite; the order is the order of the table."""
 
-from suites import clients, franz_go_tests, kafka_programs, kafka_streams, kafka_tools, our_job
+from suites import (
+    clients,
+    franz_go_tests,
+    kafka_programs,
+    kafka_streams,
+    kafka_tools,
+    our_job,
+    our_tests,
+)
 
 SUITES = [
     kafka_tools.SUITE,
@@ -9,4 +17,5 @@ SUITES = [
     *clients.SUITES,
     franz_go_tests.SUITE,
     our_job.SUITE,
+    our_tests.SUITE,
 ]

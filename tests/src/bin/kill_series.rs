@@ -1,5 +1,6 @@
 //! The long kill series; `--kills N` of the job against a broker of its own (the broker in a third
-//! of the rounds) and `--embedded-kills N` of the process that holds both.
+//! of the rounds), `--embedded-kills N` of the process that holds both, and `--kafka-kills N` of
+//! the job against an Apache Kafka (that one in a third of the rounds).
 //!
 //! Invariants: prints one line a series; exit code 1 and the output of the processes kept where
 //! anything was found.
@@ -7,6 +8,7 @@
 
 use std::process::ExitCode;
 
+use tests::deployment::Arrangement;
 use tests::series::{Series, run};
 
 #[tokio::main]
@@ -17,18 +19,24 @@ use tests::series::{Series, run};
 )]
 async fn main() -> ExitCode {
     let Some(options) = Options::parse(std::env::args().skip(1)) else {
-        eprintln!("usage: kill_series [--kills N] [--embedded-kills N] [--seed N] [--rate N]");
+        eprintln!(
+            "usage: kill_series [--kills N] [--embedded-kills N] [--kafka-kills N] [--seed N] [--rate N]"
+        );
         return ExitCode::from(2);
     };
     let mut outcome = ExitCode::SUCCESS;
-    for (kills, embedded) in [(options.kills, false), (options.embedded_kills, true)] {
+    for (kills, arrangement) in [
+        (options.kills, Arrangement::Apart),
+        (options.embedded_kills, Arrangement::Embedded),
+        (options.kafka_kills, Arrangement::Kafka),
+    ] {
         if kills == 0 {
             continue;
         }
         let series = Series {
             seed: options.seed,
             kills,
-            embedded,
+            arrangement,
             rate: options.rate,
         };
         let folder = match tempfile::Builder::new().prefix("millstream-kill").tempdir() {
@@ -58,6 +66,7 @@ async fn main() -> ExitCode {
 struct Options {
     kills: u32,
     embedded_kills: u32,
+    kafka_kills: u32,
     seed: u64,
     rate: u64,
 }
@@ -67,6 +76,7 @@ impl Options {
         let mut options = Self {
             kills: 200,
             embedded_kills: 100,
+            kafka_kills: 0,
             seed: 1,
             rate: 1_000,
         };
@@ -75,6 +85,7 @@ impl Options {
             match name.as_str() {
                 "--kills" => options.kills = u32::try_from(value).ok()?,
                 "--embedded-kills" => options.embedded_kills = u32::try_from(value).ok()?,
+                "--kafka-kills" => options.kafka_kills = u32::try_from(value).ok()?,
                 "--seed" => options.seed = value,
                 "--rate" => options.rate = value,
                 _ => return None,

@@ -5,16 +5,14 @@
 
 use std::time::Duration;
 
-use millstream::client::IntoTransport;
-use millstream::testing::TestCluster;
 use tests::copying::{self, ByHand, GROUP, numbers};
-use tests::oracle;
+use tests::under_test::BrokerUnderTest;
 
 /// Row 114: a consumer commits nothing by itself, neither with time, nor with a poll, nor when it
 /// is closed.
 #[tokio::test(start_paused = true)]
 async fn a_consumer_commits_nothing_by_itself() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(1).await?;
+    let cluster = BrokerUnderTest::start(1).await?;
     copying::produce(&cluster, 0..40).await?;
     let mut by_hand = ByHand::start(&cluster, 1, "t", |builder| builder).await?;
     by_hand.process(40).await?;
@@ -24,11 +22,7 @@ async fn a_consumer_commits_nothing_by_itself() -> anyhow::Result<()> {
         consumer.poll(Duration::from_secs(1)).await?;
     }
     consumer.close().await?;
-    assert!(
-        oracle::committed(&cluster.into_transport(), GROUP)
-            .await?
-            .is_empty()
-    );
+    assert!(cluster.committed(GROUP).await?.is_empty());
     Ok(())
 }
 
@@ -38,7 +32,7 @@ async fn a_consumer_commits_nothing_by_itself() -> anyhow::Result<()> {
 async fn after_an_abort_the_same_records_come_again_only_if_the_consumer_goes_back()
 -> anyhow::Result<()> {
     for goes_back in [true, false] {
-        let cluster = TestCluster::start(2).await?;
+        let cluster = BrokerUnderTest::start(2).await?;
         copying::produce(&cluster, 0..20).await?;
         let mut by_hand = ByHand::start(&cluster, 1, "t", |builder| builder).await?;
         by_hand.process(20).await?;
@@ -70,13 +64,13 @@ async fn after_an_abort_the_same_records_come_again_only_if_the_consumer_goes_ba
 /// Row 160: what comes out has the key that went in, and the offsets are committed with it.
 #[tokio::test(start_paused = true)]
 async fn outputs_keep_their_keys_and_offsets_go_with_them() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(3).await?;
+    let cluster = BrokerUnderTest::start(3).await?;
     copying::produce(&cluster, 0..200).await?;
     let mut running = copying::job(&cluster, 1, "t").start().await?;
     copying::caught_up(&cluster, &mut running, Duration::from_secs(30)).await?;
     let progress = running.stop().await?;
     copying::check_exactly_once(&cluster, 200).await?;
-    let (records, _) = oracle::topic(&cluster.into_transport(), "out").await?;
+    let (records, _) = cluster.read("out").await?;
     assert!(
         records
             .iter()

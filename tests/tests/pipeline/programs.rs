@@ -15,11 +15,15 @@ use millstream::formats::protocol::RecordBatch;
 use tests::binaries::Binaries;
 use tests::copying::record;
 use tests::process::Process;
+use tests::under_test;
 
 /// Row 128: the loop by hand, with a branch for each class of error, does its work exactly once and
 /// ends.
 #[tokio::test]
 async fn the_loop_by_hand_ends_with_every_record_once() -> anyhow::Result<()> {
+    if under_test::left_out() {
+        return Ok(());
+    }
     let folder = tempfile::tempdir()?;
     let program = Binaries::build()?.by_hand;
     let mut by_hand = Process::start(&program, &[], &[], folder.path(), "by-hand")?;
@@ -36,6 +40,9 @@ async fn the_loop_by_hand_ends_with_every_record_once() -> anyhow::Result<()> {
 /// records, begin at 0 in each partition and have no gap.
 #[tokio::test]
 async fn every_batch_on_disk_says_who_wrote_it_and_in_which_place() -> anyhow::Result<()> {
+    if under_test::left_out() {
+        return Ok(());
+    }
     let folder = tempfile::tempdir()?;
     let broker = Broker::open(folder.path()).await?;
     let producer = Producer::idempotent().connect(&broker).await?;

@@ -1,57 +1,61 @@
 //! Records that take long, against the time that a transaction may last (rows 120 and 121).
 //!
-//! A closure that computes for a while is one that moves the virtual clock; where others have to
-//! get on meanwhile, it is one that blocks its thread.
+//! A closure that computes for a while is one that moves the virtual clock; where time is real, or
+//! others have to get on meanwhile, it is one that blocks its thread. On a Kafka all times here are
+//! a fifth.
 //!
 //! Invariants: a job either gets on or says why it cannot, with both numbers.
 //! Never: a loop without an end: every wait here has one.
 
 use std::collections::BTreeMap;
-use std::future::Future as _;
-use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
-use millstream::client::{IntoTransport as _, Producer, ProducerRecord};
+use millstream::client::{Producer, ProducerRecord};
 use millstream::streams::{Placement, Streams, StreamsBuilder, StreamsError, Topology, strings};
-use millstream::testing::TestCluster;
-use millstream::{Broker, TopicPartition};
-use tests::{copying, oracle};
+use tests::copying;
+use tests::under_test::{self, BrokerUnderTest, scaled, stall};
 
-/// Moves the virtual clock, as a closure that computes for so long would.
-fn take(time: Duration) {
-    let mut moved = pin!(tokio::time::advance(time));
-    // The clock moves at the first poll; what follows only lets others run.
-    let _ = moved.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+fn scaled_ms(ms: u64) -> u64 {
+    scaled(Duration::from_millis(ms)).as_millis() as u64
 }
 
 /// The copying job with a closure that takes this long for each number.
-fn job(cluster: &TestCluster, took: impl Fn(u64) -> Duration + Send + Sync + 'static) -> Streams {
+fn job(
+    cluster: &BrokerUnderTest,
+    took: impl Fn(u64) -> Duration + Send + Sync + 'static,
+) -> Streams {
     let builder = StreamsBuilder::new();
-    let numbers = builder.stream("in", strings());
+    let numbers = builder.stream(&cluster.name("in"), strings());
     numbers
         .map_values(move |_, number: String| {
-            take(took(number.parse().unwrap_or(0)));
+            stall(scaled(took(number.parse().unwrap_or(0))));
             number
         })
-        .to("out", strings());
-    Streams::new(copying::GROUP, builder.build().expect("a sound topology"))
-        .connect(cluster)
-        .client(cluster.client(1))
-        .placement(Placement::Runtime)
-        .transactional_id("t")
-        .set("transaction.timeout.ms", 10_000)
+        .to(&cluster.name("out"), strings());
+    Streams::new(
+        &cluster.name(copying::GROUP),
+        builder.build().expect("sound"),
+    )
+    .connect(cluster)
+    .client(cluster.client(1))
+    .placement(Placement::Runtime)
+    .transactional_id(cluster.name("t"))
+    .set("transaction.timeout.ms", scaled_ms(10_000))
 }
 
 /// 500 records of 200 ms each take ten times as long as a transaction may: they are committed in
 /// smaller pieces.
 #[tokio::test(start_paused = true)]
 async fn many_slow_records_are_committed_in_smaller_pieces() -> anyhow::Result<()> {
-    for interval_ms in [100, 5_000, 9_900] {
-        let cluster = TestCluster::start(interval_ms).await?;
+    for seed in under_test::seeds(3) {
+        let interval_ms = [5_000, 100, 9_900][seed as usize];
+        let cluster = BrokerUnderTest::start(interval_ms).await?;
         copying::produce(&cluster, 0..500).await?;
         let job = job(&cluster, |_| Duration::from_millis(200));
-        let mut running = job.set("commit.interval.ms", interval_ms).start().await?;
+        let mut running = job
+            .set("commit.interval.ms", scaled_ms(interval_ms))
+            .start()
+            .await?;
         copying::caught_up(&cluster, &mut running, Duration::from_secs(400)).await?;
         let progress = running.stop().await?;
         copying::check_exactly_once(&cluster, 500).await?;
@@ -65,14 +69,17 @@ async fn many_slow_records_are_committed_in_smaller_pieces() -> anyhow::Result<(
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_outlived_its_transaction_is_done_again_in_smaller_pieces()
 -> anyhow::Result<()> {
-    let cluster = TestCluster::start(1).await?;
+    let cluster = BrokerUnderTest::start(1).await?;
     let job = job(&cluster, |_| Duration::from_secs(4));
-    let mut running = job.set("commit.interval.ms", 9_900).start().await?;
+    let mut running = job
+        .set("commit.interval.ms", scaled_ms(9_900))
+        .start()
+        .await?;
     // One record after the other, so that the transaction is open at the coordinator while the next
     // ones are slow.
     for number in 0..24 {
         copying::produce(&cluster, number..number + 1).await?;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(scaled(Duration::from_millis(300))).await;
     }
     copying::caught_up(&cluster, &mut running, Duration::from_secs(600)).await?;
     let progress = running.stop().await?;
@@ -85,12 +92,13 @@ async fn a_batch_that_outlived_its_transaction_is_done_again_in_smaller_pieces()
 /// coordinator with its outputs, so alone it can be committed.
 #[tokio::test(start_paused = true)]
 async fn a_record_slower_than_the_timeout_is_committed_alone() -> anyhow::Result<()> {
-    for before in [0, 1, 40] {
-        let cluster = TestCluster::start(before).await?;
+    for seed in under_test::seeds(3) {
+        let before = [40, 1, 0][seed as usize];
+        let cluster = BrokerUnderTest::start(before).await?;
         copying::produce(&cluster, 0..before).await?;
         let slow = move |number| Duration::from_secs(if number == before { 12 } else { 0 });
         let mut running = job(&cluster, slow)
-            .set("commit.interval.ms", 500)
+            .set("commit.interval.ms", scaled_ms(500))
             .start()
             .await?;
         copying::caught_up(&cluster, &mut running, Duration::from_secs(30)).await?;
@@ -104,10 +112,10 @@ async fn a_record_slower_than_the_timeout_is_committed_alone() -> anyhow::Result
 }
 
 /// Copies `in` to `out`; the record of this number takes longer than a transaction may last.
-fn slow_at(slow: usize) -> anyhow::Result<Topology> {
+fn slow_at(cluster: &BrokerUnderTest, slow: usize) -> anyhow::Result<Topology> {
     let builder = StreamsBuilder::new();
     builder
-        .stream("in", strings())
+        .stream(&cluster.name("in"), strings())
         .map_values(move |_, number: String| {
             let ms = if number == slow.to_string() {
                 1_600
@@ -121,7 +129,7 @@ fn slow_at(slow: usize) -> anyhow::Result<Topology> {
             std::thread::sleep(Duration::from_millis(ms));
             number
         })
-        .to("out", strings());
+        .to(&cluster.name("out"), strings());
     Ok(builder.build()?)
 }
 
@@ -132,21 +140,26 @@ fn slow_at(slow: usize) -> anyhow::Result<Topology> {
 async fn a_slow_record_among_others_ends_alone_in_its_transaction() -> anyhow::Result<()> {
     const SLOW: usize = 10;
     const COUNT: usize = 20;
-    let broker = Broker::in_memory().await?;
-    let producer = Producer::idempotent().connect(&broker).await?;
-    let job = Streams::new(copying::GROUP, slow_at(SLOW)?).connect(&broker);
+    let cluster = BrokerUnderTest::with_threads().await?;
+    let producer = Producer::idempotent().connect(&cluster).await?;
+    // No transaction has to wait for a topic to be made.
+    cluster.create("out", 1).await?;
+    let topology = slow_at(&cluster, SLOW)?;
+    let job = Streams::new(&cluster.name(copying::GROUP), topology).connect(&cluster);
     let settings = [("transaction.timeout.ms", 700), ("commit.interval.ms", 400)];
     let job = settings
         .into_iter()
         .fold(job, |job, (name, ms)| job.set(name, ms));
     for number in 0..COUNT {
         // One partition, so that the slow one has its place in the order.
-        let record = ProducerRecord::new("in").partition(0).key("key");
+        let record = ProducerRecord::new(cluster.name("in"))
+            .partition(0)
+            .key("key");
         drop(producer.send(record.value(number.to_string())).await?);
     }
     producer.flush().await?;
     let mut running = job.start().await?;
-    let ends = BTreeMap::from([(TopicPartition::new("in", 0), COUNT as i64)]);
+    let ends = BTreeMap::from([(cluster.partition("in", 0), COUNT as i64)]);
     let ended = tokio::time::timeout(Duration::from_secs(90), running.committed(&ends)).await;
     let Ok(ended) = ended else {
         anyhow::bail!("it goes on for ever: {:?}", running.progress());
@@ -179,7 +192,7 @@ async fn a_slow_record_among_others_ends_alone_in_its_transaction() -> anyhow::R
         running.progress().rewinds > 0,
         "their transaction was not aborted"
     );
-    let (records, _) = oracle::topic(&broker.into_transport(), "out").await?;
+    let (records, _) = cluster.read("out").await?;
     let found: Vec<String> = records
         .iter()
         .map(|record| String::from_utf8_lossy(record.value.as_deref().unwrap()).into_owned())

@@ -8,40 +8,39 @@ use std::time::Duration;
 use millstream::TopicPartition;
 use millstream::client::consumer::{AutoOffsetReset, Consumer, Isolation};
 use millstream::client::{
-    Admin, GroupMetadata, IntoTransport, OffsetAndMetadata, OffsetSpec, TransactionError,
-    UsageError,
+    Admin, GroupMetadata, OffsetAndMetadata, OffsetSpec, TransactionError, UsageError,
 };
-use millstream::testing::TestCluster;
-use tests::copying::{numbers, record};
-use tests::oracle;
+use tests::copying::numbers;
+use tests::under_test::BrokerUnderTest;
 
-use super::producer;
+use super::{producer, producer_with};
 
 /// Row 111, row 112: a call out of turn is refused where it stands, and nothing is sent.
 #[tokio::test(start_paused = true)]
 async fn a_wrong_order_of_calls_is_an_error_at_once() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(1).await?;
-    let builder = millstream::client::Producer::transactional("t").client(cluster.client(1));
+    let cluster = BrokerUnderTest::start(1).await?;
+    let builder =
+        millstream::client::Producer::transactional(cluster.name("t")).client(cluster.client(1));
     let fresh = builder.connect(&cluster).await?;
     fresh.begin().expect_err("before init_transactions()");
     fresh.init_transactions().await?;
     let before = cluster.network().counts();
-    let unsent = fresh.send(record("out", 0)).await;
+    let unsent = fresh.send(cluster.record("out", 0)).await;
     assert!(
         matches!(unsent, Err(UsageError::NoTransaction { .. })),
         "before begin(): {unsent:?}"
     );
     fresh.commit().await.expect_err("before begin()");
     fresh.abort().await.expect_err("before begin()");
-    let group = GroupMetadata::without_membership("g");
+    let group = GroupMetadata::without_membership(cluster.name("g"));
     fresh
-        .send_offsets(&offsets(1), &group)
+        .send_offsets(&offsets(&cluster, 1), &group)
         .await
         .expect_err("before begin()");
     assert_eq!(cluster.network().counts(), before, "nothing was sent");
     fresh.begin()?;
     fresh.begin().expect_err("one open transaction at a time");
-    drop(fresh.send(record("out", 1)).await?);
+    drop(fresh.send(cluster.record("out", 1)).await?);
     fresh.commit().await?;
     fresh
         .commit()
@@ -51,26 +50,26 @@ async fn a_wrong_order_of_calls_is_an_error_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn offsets(offset: i64) -> Vec<(TopicPartition, OffsetAndMetadata)> {
-    vec![(TopicPartition::new("in", 0), offset.into())]
+fn offsets(cluster: &BrokerUnderTest, offset: i64) -> Vec<(TopicPartition, OffsetAndMetadata)> {
+    vec![(cluster.partition("in", 0), offset.into())]
 }
 
 /// Row 113: offsets that were sent are with the coordinator, and count once the transaction
 /// commits.
 #[tokio::test(start_paused = true)]
 async fn offsets_count_once_their_transaction_commits() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(2).await?;
+    let cluster = BrokerUnderTest::start(2).await?;
     tests::copying::produce(&cluster, 0..8).await?;
     let producer = producer(&cluster, 1, "t").await?;
-    let group = GroupMetadata::without_membership("g");
-    let committed = async || oracle::committed(&cluster.into_transport(), "g").await;
+    let group = GroupMetadata::without_membership(cluster.name("g"));
+    let committed = async || cluster.committed("g").await;
     producer.begin()?;
-    producer.send_offsets(&offsets(2), &group).await?;
+    producer.send_offsets(&offsets(&cluster, 2), &group).await?;
     assert!(committed().await?.is_empty(), "sent, not committed");
     producer.abort().await?;
     assert!(committed().await?.is_empty(), "aborted");
     producer.begin()?;
-    producer.send_offsets(&offsets(2), &group).await?;
+    producer.send_offsets(&offsets(&cluster, 2), &group).await?;
     producer.commit().await?;
     assert_eq!(committed().await?.into_values().collect::<Vec<_>>(), [2]);
     Ok(())
@@ -79,7 +78,7 @@ async fn offsets_count_once_their_transaction_commits() -> anyhow::Result<()> {
 /// Row 115: the coordinator's state is in `__transaction_state`, and each partition gets a marker.
 #[tokio::test(start_paused = true)]
 async fn every_partition_of_a_transaction_ends_in_a_marker() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(3).await?;
+    let cluster = BrokerUnderTest::start(3).await?;
     let producer = producer(&cluster, 1, "t").await?;
     let admin = Admin::with(&cluster, cluster.client(9));
     let state_records = async || {
@@ -92,14 +91,15 @@ async fn every_partition_of_a_transaction_ends_in_a_marker() -> anyhow::Result<(
     let before = state_records().await?;
     producer.begin()?;
     for number in [0, 1, 4, 5, 8] {
-        drop(producer.send(record("out", number)).await?);
+        drop(producer.send(cluster.record("out", number)).await?);
     }
     producer.commit().await?;
+    cluster.settled().await?;
     assert!(
         state_records().await? >= before + 3,
         "ongoing, prepared, complete"
     );
-    let all: Vec<_> = (0..4).map(|p| TopicPartition::new("out", p)).collect();
+    let all: Vec<_> = (0..4).map(|p| cluster.partition("out", p)).collect();
     let ends = admin.list_offsets(&all, OffsetSpec::Latest).await?;
     let ends: Vec<i64> = ends.values().map(|end| end.unwrap_or(0)).collect();
     assert_eq!(
@@ -115,20 +115,22 @@ async fn every_partition_of_a_transaction_ends_in_a_marker() -> anyhow::Result<(
 /// have to be asked for, see everything.
 #[tokio::test(start_paused = true)]
 async fn readers_of_committed_records_see_neither_open_nor_aborted_ones() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(4).await?;
+    let cluster = BrokerUnderTest::start(4).await?;
     let (a, b) = (
         producer(&cluster, 1, "a").await?,
         producer(&cluster, 2, "b").await?,
     );
     b.begin()?;
-    b.send(record("out", 0)).await?.await?;
+    b.send(cluster.record("out", 0)).await?.await?;
     b.abort().await?;
+    // Its marker is where the offsets below say.
+    cluster.settled().await?;
     a.begin()?;
-    let opened_at = a.send(record("out", 4)).await?.await?.offset;
+    let opened_at = a.send(cluster.record("out", 4)).await?.await?.offset;
     b.begin()?;
-    b.send(record("out", 8)).await?.await?;
+    b.send(cluster.record("out", 8)).await?.await?;
     b.commit().await?;
-    let partition = TopicPartition::new("out", 0);
+    let partition = cluster.partition("out", 0);
     let read = async |isolation: Option<Isolation>| {
         let mut builder = Consumer::builder()
             .client(cluster.client(7))
@@ -174,13 +176,13 @@ async fn readers_of_committed_records_see_neither_open_nor_aborted_ones() -> any
 /// producer hears of it, aborts, has a new epoch, and does the work again.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_past_its_timeout_is_aborted_and_can_be_done_again() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(5).await?;
-    let producer = producer(&cluster, 1, "t").await?;
+    let cluster = BrokerUnderTest::start(5).await?;
+    let producer = producer_with(&cluster, 1, "t", 5_000).await?;
     producer.begin()?;
-    producer.send(record("out", 0)).await?.await?;
+    producer.send(cluster.record("out", 0)).await?.await?;
     tokio::time::sleep(Duration::from_secs(8)).await;
     // The coordinator has aborted it: what comes now is refused, whichever call it is.
-    let late = producer.send(record("out", 1)).await;
+    let late = producer.send(cluster.record("out", 1)).await;
     let late = match late {
         Ok(delivery) => delivery
             .await
@@ -201,7 +203,7 @@ async fn a_transaction_past_its_timeout_is_aborted_and_can_be_done_again() -> an
     assert!(numbers(&cluster, "out").await?.is_empty());
     producer.begin()?;
     for number in 0..2 {
-        drop(producer.send(record("out", number)).await?);
+        drop(producer.send(cluster.record("out", number)).await?);
     }
     producer.commit().await?;
     assert_eq!(numbers(&cluster, "out").await?, [0, 1]);
@@ -211,14 +213,16 @@ async fn a_transaction_past_its_timeout_is_aborted_and_can_be_done_again() -> an
 /// Row 126: most other errors cost the transaction, not the producer.
 #[tokio::test(start_paused = true)]
 async fn after_an_error_of_the_broker_an_abort_and_a_new_transaction_go_on() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(6).await?;
+    let cluster = BrokerUnderTest::start(6).await?;
     let producer = producer(&cluster, 1, "t").await?;
     let admin = Admin::with(&cluster, cluster.client(9));
-    let narrow = millstream::client::NewTopic::new("narrow", 1).config("max.message.bytes", 200);
+    let narrow = millstream::client::NewTopic::new(cluster.name("narrow"), 1)
+        .config("max.message.bytes", 200);
     admin.create_topic(&narrow).await?;
     producer.begin()?;
-    drop(producer.send(record("out", 0)).await?);
-    let wide = millstream::client::ProducerRecord::new("narrow").value(vec![b'x'; 2_000]);
+    drop(producer.send(cluster.record("out", 0)).await?);
+    let wide =
+        millstream::client::ProducerRecord::new(cluster.name("narrow")).value(vec![b'x'; 2_000]);
     let refused = producer
         .send(wide)
         .await?
@@ -238,7 +242,7 @@ async fn after_an_error_of_the_broker_an_abort_and_a_new_transaction_go_on() -> 
     );
     producer.abort().await?;
     producer.begin()?;
-    drop(producer.send(record("out", 1)).await?);
+    drop(producer.send(cluster.record("out", 1)).await?);
     producer.commit().await?;
     assert_eq!(numbers(&cluster, "out").await?, [1]);
     Ok(())
@@ -247,12 +251,12 @@ async fn after_an_error_of_the_broker_an_abort_and_a_new_transaction_go_on() -> 
 /// Row 138: several topics and the offsets, in one transaction.
 #[tokio::test(start_paused = true)]
 async fn topics_and_offsets_of_one_transaction_become_visible_together() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(7).await?;
+    let cluster = BrokerUnderTest::start(7).await?;
     tests::copying::produce(&cluster, 0..8).await?;
     let producer = producer(&cluster, 1, "t").await?;
-    let group = GroupMetadata::without_membership("g");
+    let group = GroupMetadata::without_membership(cluster.name("g"));
     let seen = async || {
-        let committed = oracle::committed(&cluster.into_transport(), "g").await?;
+        let committed = cluster.committed("g").await?;
         let enriched = numbers(&cluster, "enriched").await?;
         let audit = numbers(&cluster, "audit").await?;
         anyhow::Ok((enriched.len(), audit.len(), committed.values().sum::<i64>()))
@@ -260,10 +264,10 @@ async fn topics_and_offsets_of_one_transaction_become_visible_together() -> anyh
     for (round, commit) in [false, true].into_iter().enumerate() {
         producer.begin()?;
         for number in 0..8 {
-            drop(producer.send(record("enriched", number)).await?);
-            drop(producer.send(record("audit", number)).await?);
+            drop(producer.send(cluster.record("enriched", number)).await?);
+            drop(producer.send(cluster.record("audit", number)).await?);
         }
-        producer.send_offsets(&offsets(2), &group).await?;
+        producer.send_offsets(&offsets(&cluster, 2), &group).await?;
         producer.flush().await?;
         assert_eq!(seen().await?, (0, 0, 0), "round {round}: open");
         if commit {

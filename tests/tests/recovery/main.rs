@@ -11,7 +11,8 @@
 //!
 //! Invariants: whatever happened on the way, each record is there once, or the job has said why
 //! not.
-//! Never: the real clock, but for the one test that needs threads and sockets.
+//! Never: the real clock where the broker is ours, but for the one test that needs threads and
+//! sockets.
 
 mod endings;
 mod outages;
@@ -23,13 +24,13 @@ mod stalls;
 use std::time::Duration;
 
 use millstream::streams::RunningStreams;
-use millstream::testing::TestCluster;
 use tests::copying;
+use tests::under_test::BrokerUnderTest;
 
 /// Long enough for everything that is expected to happen.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Waits until the job is at the ends of its input.
-async fn caught_up(cluster: &TestCluster, running: &mut RunningStreams) -> anyhow::Result<()> {
+async fn caught_up(cluster: &BrokerUnderTest, running: &mut RunningStreams) -> anyhow::Result<()> {
     copying::caught_up(cluster, running, PATIENCE).await
 }

@@ -15,15 +15,14 @@ use millstream::formats::protocol::messages::delete_records::{
 use millstream::streams::{
     Placement, RunningStreams, Streams, StreamsBuilder, StreamsError, strings,
 };
-use millstream::testing::TestCluster;
 use tests::copying::{self, GROUP, PARTITIONS};
-use tests::oracle;
+use tests::under_test::BrokerUnderTest;
 
 use super::caught_up;
 
 /// Deletes the records of these partitions below an offset; -1 stands for all.
 async fn delete(
-    cluster: &TestCluster,
+    cluster: &BrokerUnderTest,
     topic: &str,
     partitions: std::ops::Range<i32>,
     offset: i64,
@@ -59,20 +58,20 @@ async fn delete(
 /// Every record of the table is gone, its offsets are not.
 #[tokio::test(start_paused = true)]
 async fn a_table_whose_log_was_emptied_is_filled_at_once() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(1).await?;
+    let cluster = BrokerUnderTest::start(1).await?;
     let producer = Producer::idempotent().client(cluster.client(3));
     let producer = producer.connect(&cluster).await?;
     for number in 0..20 {
-        drop(producer.send(copying::record("table", number)).await?);
+        drop(producer.send(cluster.record("table", number)).await?);
     }
     producer.flush().await?;
     // Partition 3 keeps its rows.
-    delete(&cluster, "table", 0..3, -1).await?;
+    delete(&cluster, &cluster.name("table"), 0..3, -1).await?;
     copying::produce(&cluster, 0..40).await?;
     let builder = StreamsBuilder::new();
-    let table = builder.global_table("table", strings());
+    let table = builder.global_table(&cluster.name("table"), strings());
     builder
-        .stream("in", strings())
+        .stream(&cluster.name("in"), strings())
         .left_join_global(
             &table,
             |key: &String, _: &String| key.clone(),
@@ -81,8 +80,8 @@ async fn a_table_whose_log_was_emptied_is_filled_at_once() -> anyhow::Result<()>
                 None => number,
             },
         )
-        .to("out", strings());
-    let job = Streams::new(GROUP, builder.build()?)
+        .to(&cluster.name("out"), strings());
+    let job = Streams::new(&cluster.name(GROUP), builder.build()?)
         .connect(&cluster)
         .client(cluster.client(1))
         .placement(Placement::Runtime);
@@ -90,7 +89,7 @@ async fn a_table_whose_log_was_emptied_is_filled_at_once() -> anyhow::Result<()>
     let mut running = started.context("it waits for rows that are gone")??;
     caught_up(&cluster, &mut running).await?;
     running.stop().await?;
-    let (records, _) = oracle::topic(&cluster.into_transport(), "out").await?;
+    let (records, _) = cluster.read("out").await?;
     let joined = records.iter().filter(|record| {
         String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).contains(" has ")
     });
@@ -101,11 +100,11 @@ async fn a_table_whose_log_was_emptied_is_filled_at_once() -> anyhow::Result<()>
 /// Partitions that were emptied before the job ever ran are caught up with all the same.
 #[tokio::test(start_paused = true)]
 async fn a_job_catches_up_with_partitions_that_were_emptied() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(2).await?;
+    let cluster = BrokerUnderTest::start(2).await?;
     copying::produce(&cluster, 0..40).await?;
-    delete(&cluster, "in", 0..2, -1).await?;
+    delete(&cluster, &cluster.name("in"), 0..2, -1).await?;
     let mut running = copying::job(&cluster, 1, "t").start().await?;
-    caught_up_with(&mut running, &[10; 4])
+    caught_up_with(&cluster, &mut running, &[10; 4])
         .await
         .context("it waits for records that are gone")?;
     running.stop().await?;
@@ -115,7 +114,7 @@ async fn a_job_catches_up_with_partitions_that_were_emptied() -> anyhow::Result<
 }
 
 /// What the group's offset was, what the log holds, and the setting that lets the job go on.
-fn assert_names_all(error: &StreamsError, at: i64, holds: (i64, i64)) {
+fn assert_names_all(cluster: &BrokerUnderTest, error: &StreamsError, at: i64, holds: (i64, i64)) {
     let StreamsError::OffsetOutOfRange {
         partition,
         offset,
@@ -125,7 +124,7 @@ fn assert_names_all(error: &StreamsError, at: i64, holds: (i64, i64)) {
     else {
         panic!("{error}");
     };
-    assert_eq!(*partition, TopicPartition::new("in", 0));
+    assert_eq!(*partition, cluster.partition("in", 0));
     assert_eq!((*offset, (*log_start, *log_end)), (at, holds), "{error}");
     let text = error.to_string();
     for part in [at, holds.0, holds.1].map(|offset| offset.to_string()) {
@@ -137,23 +136,23 @@ fn assert_names_all(error: &StreamsError, at: i64, holds: (i64, i64)) {
 /// Records were removed before they were processed: going on would skip them.
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_next_records_were_removed_ends_with_both_offsets() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(3).await?;
+    let cluster = BrokerUnderTest::start(3).await?;
     copying::produce(&cluster, 0..40).await?;
     let mut first = copying::job(&cluster, 1, "t").start().await?;
     caught_up(&cluster, &mut first).await?;
     first.stop().await?;
     copying::produce(&cluster, 40..120).await?;
-    delete(&cluster, "in", 0..1, 25).await?;
+    delete(&cluster, &cluster.name("in"), 0..1, 25).await?;
     let mut second = copying::job(&cluster, 2, "t").start().await?;
     let ended = tokio::time::timeout(Duration::from_secs(60), second.ended()).await;
     let error = ended
         .context("it goes on")?
         .expect_err("records are missing");
-    assert_names_all(&error, 10, (25, 30));
+    assert_names_all(&cluster, &error, 10, (25, 30));
     // Whoever says what is to become of it is obeyed.
     let third = copying::job(&cluster, 3, "t").set("auto.offset.reset", "earliest");
     let mut third = third.start().await?;
-    caught_up_with(&mut third, &[30; 4]).await?;
+    caught_up_with(&cluster, &mut third, &[30; 4]).await?;
     third.stop().await?;
     let copied = copying::numbers(&cluster, "out").await?;
     // Of partition 0, offsets 10 to 24 are lost: fifteen numbers.
@@ -165,14 +164,14 @@ async fn a_job_whose_next_records_were_removed_ends_with_both_offsets() -> anyho
 /// again.
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_offset_is_beyond_the_log_ends_with_both_offsets() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(4).await?;
+    let cluster = BrokerUnderTest::start(4).await?;
     copying::produce(&cluster, 0..40).await?;
-    let producer = Producer::transactional("restore").client(cluster.client(3));
+    let producer = Producer::transactional(cluster.name("restore")).client(cluster.client(3));
     let producer = producer.connect(&cluster).await?;
     producer.init_transactions().await?;
     producer.begin()?;
-    let ahead = vec![(TopicPartition::new("in", 0), OffsetAndMetadata::new(777))];
-    let group = GroupMetadata::without_membership(GROUP);
+    let ahead = vec![(cluster.partition("in", 0), OffsetAndMetadata::new(777))];
+    let group = GroupMetadata::without_membership(cluster.name(GROUP));
     producer.send_offsets(&ahead, &group).await?;
     producer.commit().await?;
     let mut running = copying::job(&cluster, 1, "t").start().await?;
@@ -180,20 +179,24 @@ async fn a_job_whose_offset_is_beyond_the_log_ends_with_both_offsets() -> anyhow
     let error = ended
         .context("it goes on")?
         .expect_err("the log is shorter");
-    assert_names_all(&error, 777, (0, 10));
+    assert_names_all(&cluster, &error, 777, (0, 10));
     let latest = copying::job(&cluster, 2, "t").set("auto.offset.reset", "latest");
     let mut latest = latest.start().await?;
     copying::produce(&cluster, 40..80).await?;
-    caught_up_with(&mut latest, &[20; 4]).await?;
+    caught_up_with(&cluster, &mut latest, &[20; 4]).await?;
     latest.stop().await?;
     Ok(())
 }
 
 /// Waits until these offsets are committed, by partition.
-async fn caught_up_with(running: &mut RunningStreams, ends: &[i64]) -> anyhow::Result<()> {
+async fn caught_up_with(
+    cluster: &BrokerUnderTest,
+    running: &mut RunningStreams,
+    ends: &[i64],
+) -> anyhow::Result<()> {
     let ends = ends.iter().zip(0..);
     let ends = ends
-        .map(|(end, partition)| (TopicPartition::new("in", partition), *end))
+        .map(|(end, partition)| (cluster.partition("in", partition), *end))
         .collect();
     Ok(tokio::time::timeout(super::PATIENCE, running.committed(&ends)).await??)
 }

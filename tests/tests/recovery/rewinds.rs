@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use millstream::formats::protocol::ApiKey;
-use millstream::testing::TestCluster;
 use tests::copying;
 use tests::gate::{Gate, Kind};
+use tests::under_test::{self, BrokerUnderTest};
 
 use super::caught_up;
 
@@ -19,8 +19,8 @@ use super::caught_up;
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_came_back_while_its_old_commit_failed_is_processed_once()
 -> anyhow::Result<()> {
-    for seed in 0..4 {
-        let cluster = TestCluster::start(seed).await?;
+    for seed in under_test::seeds(4) {
+        let cluster = BrokerUnderTest::start(seed).await?;
         let gate = Gate::new(&cluster);
         copying::produce(&cluster, 0..40).await?;
         let job = copying::job(&cluster, 1, "t").connect(&gate);

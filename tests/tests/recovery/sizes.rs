@@ -9,21 +9,23 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use millstream::client::consumer::ConsumerRecord;
-use millstream::client::{Admin, IntoTransport, NewTopic, Producer, ProducerRecord};
+use millstream::client::{Admin, NewTopic, Producer, ProducerRecord};
 use millstream::prelude::{PoisonPolicy, json};
 use millstream::streams::{Placement, Streams, StreamsBuilder, StreamsError, Topology, strings};
-use millstream::testing::TestCluster;
-use tests::oracle::{self, header};
+use tests::oracle::header;
+use tests::under_test::BrokerUnderTest;
 
 use super::caught_up;
 
 const DEAD: &str = "dead";
 
-async fn put(cluster: &TestCluster, values: &[Vec<u8>]) -> anyhow::Result<()> {
+async fn put(cluster: &BrokerUnderTest, values: &[Vec<u8>]) -> anyhow::Result<()> {
     let builder = Producer::idempotent().client(cluster.client(3));
     let producer = builder.max_request_size(8 << 20).connect(cluster).await?;
     for value in values {
-        let record = ProducerRecord::new("in").partition(0).key("k");
+        let record = ProducerRecord::new(cluster.name("in"))
+            .partition(0)
+            .key("k");
         producer
             .send(record.value(Bytes::copy_from_slice(value)))
             .await?
@@ -32,28 +34,28 @@ async fn put(cluster: &TestCluster, values: &[Vec<u8>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn configured(cluster: &TestCluster, topology: Topology) -> Streams {
-    Streams::new("sizes", topology)
+fn configured(cluster: &BrokerUnderTest, topology: Topology) -> Streams {
+    Streams::new(&cluster.name("sizes"), topology)
         .connect(cluster)
         .client(cluster.client(1))
         .placement(Placement::Runtime)
-        .poison(PoisonPolicy::dead_letter(DEAD))
+        .poison(PoisonPolicy::dead_letter(cluster.name(DEAD)))
 }
 
-async fn read(cluster: &TestCluster, topic: &str) -> anyhow::Result<Vec<ConsumerRecord>> {
-    Ok(oracle::topic(&cluster.into_transport(), topic).await?.0)
+async fn read(cluster: &BrokerUnderTest, topic: &str) -> anyhow::Result<Vec<ConsumerRecord>> {
+    Ok(cluster.read(topic).await?.0)
 }
 
 /// Both topics take a mebibyte, and the record nearly fills it: what is said about it is cut.
 #[tokio::test(start_paused = true)]
 async fn a_poison_record_as_large_as_its_topic_takes_becomes_a_dead_letter() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(1).await?;
+    let cluster = BrokerUnderTest::start(1).await?;
     let large = vec![b'x'; 1_048_200];
     put(&cluster, &[b"1".to_vec(), large.clone(), b"2".to_vec()]).await?;
     let builder = StreamsBuilder::new();
     builder
-        .stream("in", json::<String, u64>())
-        .to("out", json());
+        .stream(&cluster.name("in"), json::<String, u64>())
+        .to(&cluster.name("out"), json());
     let mut running = configured(&cluster, builder.build()?).start().await?;
     caught_up(&cluster, &mut running).await?;
     running.stop().await?;
@@ -64,7 +66,12 @@ async fn a_poison_record_as_large_as_its_topic_takes_becomes_a_dead_letter() -> 
     };
     assert_eq!(letter.value.as_deref(), Some(large.as_slice()));
     assert_eq!(letter.headers.iter().count(), 6);
-    for (name, expected) in [("topic", "in"), ("partition", "0"), ("offset", "1")] {
+    let topic = cluster.name("in");
+    for (name, expected) in [
+        ("topic", topic.as_str()),
+        ("partition", "0"),
+        ("offset", "1"),
+    ] {
         let found = header(letter, &format!("__streams.errors.{name}"));
         assert_eq!(found.as_deref(), Some(expected));
     }
@@ -74,17 +81,17 @@ async fn a_poison_record_as_large_as_its_topic_takes_becomes_a_dead_letter() -> 
 /// The cause quotes the record at length; the dead letter does not.
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_letter_says_is_short() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(2).await?;
+    let cluster = BrokerUnderTest::start(2).await?;
     let quoted = "y".repeat(400_000);
     put(&cluster, &[quoted.clone().into_bytes()]).await?;
     let builder = StreamsBuilder::new();
     builder
-        .stream("in", strings())
+        .stream(&cluster.name("in"), strings())
         .try_map_values(|_, value: String| match value.parse::<u64>() {
             Ok(number) => Ok(number.to_string()),
             Err(_) => Err(format!("no number: {value}")),
         })
-        .to("out", strings());
+        .to(&cluster.name("out"), strings());
     let mut running = configured(&cluster, builder.build()?).start().await?;
     caught_up(&cluster, &mut running).await?;
     running.stop().await?;
@@ -103,20 +110,20 @@ async fn what_a_dead_letter_says_is_short() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn a_record_whose_output_is_too_large_is_poison_and_the_job_goes_on() -> anyhow::Result<()> {
     for times in [1_000, 6_000_000] {
-        let cluster = TestCluster::start(3).await?;
+        let cluster = BrokerUnderTest::start(3).await?;
         let admin = Admin::with(&cluster, cluster.client(9));
-        let narrow = NewTopic::new("wide", 4).config("max.message.bytes", 700);
+        let narrow = NewTopic::new(cluster.name("wide"), 4).config("max.message.bytes", 700);
         admin.create_topic(&narrow).await?;
         put(&cluster, &[b"a".to_vec(), b"large".to_vec(), b"b".to_vec()]).await?;
         let builder = StreamsBuilder::new();
-        let values = builder.stream("in", strings());
-        values.clone().to("out", strings());
+        let values = builder.stream(&cluster.name("in"), strings());
+        values.clone().to(&cluster.name("out"), strings());
         values
             .map_values(move |_, value: String| match value.as_str() {
                 "large" => "z".repeat(times),
                 _ => value,
             })
-            .to("wide", strings());
+            .to(&cluster.name("wide"), strings());
         let mut running = configured(&cluster, builder.build()?).start().await?;
         caught_up(&cluster, &mut running).await?;
         let progress = running.stop().await?;
@@ -128,7 +135,7 @@ async fn a_record_whose_output_is_too_large_is_poison_and_the_job_goes_on() -> a
         assert_eq!(letters[0].value.as_deref(), Some(&b"large"[..]));
         let message = header(&letters[0], "__streams.errors.message").context("a message")?;
         assert!(
-            message.contains("wide") && message.contains("700"),
+            message.contains(&cluster.name("wide")) && message.contains("700"),
             "{message}"
         );
     }
@@ -139,19 +146,19 @@ async fn a_record_whose_output_is_too_large_is_poison_and_the_job_goes_on() -> a
 #[tokio::test(start_paused = true)]
 async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
     const LARGE: usize = 1_500_000;
-    let cluster = TestCluster::start(5).await?;
+    let cluster = BrokerUnderTest::start(5).await?;
     let admin = Admin::with(&cluster, cluster.client(9));
     for name in ["in", "out", DEAD] {
-        let topic = NewTopic::new(name, 4).config("max.message.bytes", 3_000_000);
+        let topic = NewTopic::new(cluster.name(name), 4).config("max.message.bytes", 3_000_000);
         admin.create_topic(&topic).await?;
     }
     let number = " ".repeat(LARGE) + "7";
     put(&cluster, &[vec![b'x'; LARGE], number.into_bytes()]).await?;
     let builder = StreamsBuilder::new();
     builder
-        .stream("in", json::<String, u64>())
+        .stream(&cluster.name("in"), json::<String, u64>())
         .map_values(|_, number: u64| "7".repeat(number as usize * 300_000))
-        .to("out", json());
+        .to(&cluster.name("out"), json());
     let mut running = configured(&cluster, builder.build()?).start().await?;
     caught_up(&cluster, &mut running).await?;
     running.stop().await?;
@@ -165,15 +172,15 @@ async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_that_fits_nowhere_ends_the_job_with_the_settings_to_raise()
 -> anyhow::Result<()> {
-    let cluster = TestCluster::start(4).await?;
+    let cluster = BrokerUnderTest::start(4).await?;
     let admin = Admin::with(&cluster, cluster.client(9));
-    let narrow = NewTopic::new(DEAD, 4).config("max.message.bytes", 1_000);
+    let narrow = NewTopic::new(cluster.name(DEAD), 4).config("max.message.bytes", 1_000);
     admin.create_topic(&narrow).await?;
     put(&cluster, &[vec![b'x'; 2_000]]).await?;
     let builder = StreamsBuilder::new();
     builder
-        .stream("in", json::<String, u64>())
-        .to("out", json());
+        .stream(&cluster.name("in"), json::<String, u64>())
+        .to(&cluster.name("out"), json());
     let topology = builder.build()?;
     let mut running = configured(&cluster, topology.clone()).start().await?;
     let ended = tokio::time::timeout(Duration::from_secs(60), running.ended()).await?;
@@ -183,11 +190,14 @@ async fn a_dead_letter_that_fits_nowhere_ends_the_job_with_the_settings_to_raise
         "{error}"
     );
     let text = error.to_string();
-    for part in ["in-0", "dead", "max.message.bytes", "max.request.size"] {
+    let (input, dead) = (cluster.partition("in", 0).to_string(), cluster.name(DEAD));
+    for part in [&*input, &*dead, "max.message.bytes", "max.request.size"] {
         assert!(text.contains(part), "{text}");
     }
-    admin.delete_topic(DEAD).await?;
-    admin.create_topic(&NewTopic::new(DEAD, 4)).await?;
+    cluster.delete(DEAD).await?;
+    admin
+        .create_topic(&NewTopic::new(cluster.name(DEAD), 4))
+        .await?;
     let mut again = configured(&cluster, topology).start().await?;
     caught_up(&cluster, &mut again).await?;
     again.stop().await?;

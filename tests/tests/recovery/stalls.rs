@@ -4,53 +4,46 @@
 //! by itself is blamed.
 //! Never: a rule for one stall that is kept for ever.
 
-use std::future::Future as _;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use millstream::formats::protocol::ApiKey;
 use millstream::streams::{Placement, Streams, StreamsBuilder, strings};
-use millstream::testing::TestCluster;
 use tests::copying;
 use tests::gate::{Gate, Kind};
+use tests::under_test::{self, BrokerUnderTest, stall};
 
 use super::caught_up;
 
-/// Moves the virtual clock: nothing of the process ran meanwhile, as between SIGSTOP and SIGCONT.
-fn stall(time: Duration) {
-    let mut moved = pin!(tokio::time::advance(time));
-    // The clock moves at the first poll; what follows only lets others run.
-    let _ = moved.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-}
-
 /// The copying job, which stalls in the middle of the first record that it processes.
-fn stalling(cluster: &TestCluster, time: Duration) -> Streams {
+fn stalling(cluster: &BrokerUnderTest, time: Duration) -> Streams {
     let builder = StreamsBuilder::new();
     let processed = AtomicU64::new(0);
     builder
-        .stream("in", strings())
+        .stream(&cluster.name("in"), strings())
         .map_values(move |_, number: String| {
             if processed.fetch_add(1, Ordering::Relaxed) == 0 {
                 stall(time);
             }
             number
         })
-        .to("out", strings());
-    Streams::new(copying::GROUP, builder.build().expect("sound"))
-        .connect(cluster)
-        .client(cluster.client(1))
-        .placement(Placement::Runtime)
-        .transactional_id("t")
+        .to(&cluster.name("out"), strings());
+    Streams::new(
+        &cluster.name(copying::GROUP),
+        builder.build().expect("sound"),
+    )
+    .connect(cluster)
+    .client(cluster.client(1))
+    .placement(Placement::Runtime)
+    .transactional_id(cluster.name("t"))
 }
 
 /// The outputs and the offsets were accepted, and then the coordinator gave the transaction up
 /// before its end arrived: nobody has taken over, so it is done again.
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_comes_after_the_time_out_is_done_again() -> anyhow::Result<()> {
-    for seed in 0..4 {
-        let cluster = TestCluster::start(seed).await?;
+    for seed in under_test::seeds(4) {
+        let cluster = BrokerUnderTest::start(seed).await?;
         let gate = Gate::new(&cluster);
         copying::produce(&cluster, 0..40).await?;
         let mut running = copying::job(&cluster, 1, "t")
@@ -76,8 +69,14 @@ async fn a_commit_that_comes_after_the_time_out_is_done_again() -> anyhow::Resul
 /// records share a transaction again.
 #[tokio::test(start_paused = true)]
 async fn a_stall_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
-    for seconds in [12, 100] {
-        let cluster = TestCluster::start(seconds).await?;
+    // In real time, ten seconds beyond a session have to do.
+    let longest = if under_test::kafka().is_some() {
+        55
+    } else {
+        100
+    };
+    for seconds in [12, longest] {
+        let cluster = BrokerUnderTest::start(seconds).await?;
         copying::produce(&cluster, 0..1).await?;
         let job = stalling(&cluster, Duration::from_secs(seconds));
         let mut running = job.start().await?;
@@ -95,12 +94,12 @@ async fn a_stall_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
 /// record is processed in no time, and is not blamed.
 #[tokio::test(start_paused = true)]
 async fn a_slow_broker_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
-    let cluster = TestCluster::start(2).await?;
+    let cluster = BrokerUnderTest::start(2).await?;
     let gate = Gate::new(&cluster);
     copying::produce(&cluster, 0..1).await?;
     let builder = StreamsBuilder::new();
-    let numbers = builder.stream("in", strings());
-    numbers.clone().to("out", strings());
+    let numbers = builder.stream(&cluster.name("in"), strings());
+    numbers.clone().to(&cluster.name("out"), strings());
     // Each attempt meets a topic that the producer does not know yet.
     let tried = AtomicU64::new(0);
     let attempts = numbers.map_values(move |_, _: String| tried.fetch_add(1, Ordering::Relaxed));
@@ -109,9 +108,9 @@ async fn a_slow_broker_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
         attempts
             .clone()
             .filter(move |_, tried: &String| tried == attempt)
-            .to(&format!("attempt-{attempt}"), strings());
+            .to(&cluster.name(&format!("attempt-{attempt}")), strings());
     }
-    let mut running = Streams::new(copying::GROUP, builder.build()?)
+    let mut running = Streams::new(&cluster.name(copying::GROUP), builder.build()?)
         .connect(&gate)
         .client(cluster.client(1))
         .placement(Placement::Runtime)

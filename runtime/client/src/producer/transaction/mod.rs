@@ -402,13 +402,14 @@ impl Producer {
             }
             Ok(answer) => answer.error_code,
         };
-        self.end_refused(code, was_in_doubt, id).await
+        self.end_refused(code, committed, was_in_doubt, id).await
     }
 
     /// What a refusal of EndTxn means.
     async fn end_refused<T>(
         &self,
         code: ErrorCode,
+        committed: bool,
         was_in_doubt: bool,
         id: &Arc<str>,
     ) -> Attempt<T> {
@@ -438,6 +439,11 @@ impl Producer {
                 })
             }
             ErrorClass::Fenced => self.fenced_or_timed_out(code, id).await,
+            // Apache Kafka's word for a commit that comes after the coordinator's own abort, or
+            // while that is being written. One that was carried out is never answered so.
+            _ if committed && code == ErrorCode::INVALID_TXN_STATE => {
+                self.fenced_or_timed_out(code, id).await
+            }
             _ => {
                 shared.fail_producer(&cause);
                 Attempt::Stop(TransactionError::Fatal {
