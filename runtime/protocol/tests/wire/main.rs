@@ -56,8 +56,11 @@ macro_rules! for_each_message {
     (@pairs $run:ident: $($name:ident)*) => { $($run!($name);)* };
 }
 
+#[allow(dead_code, reason = "fuzzing needs the rest")]
+mod any;
 mod framing;
 mod golden;
+mod golden_frames;
 mod malformed;
 mod oracle;
 
