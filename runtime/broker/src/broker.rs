@@ -89,6 +89,7 @@ impl Broker {
         peer: String,
     ) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            let _counted = self.node.enter_connection();
             connection::serve(self.node.clone(), incoming, outgoing, peer.into(), None).await;
         })
     }

@@ -53,10 +53,14 @@ settings! {
         "The older name of node.id.";
     "checkpoint.interval.ms": Long = |config| config.checkpoint_interval_ms,
         "How often partition files are synced and the journal is recycled. Not a setting of Kafka.";
+    "connections.max.idle.ms": Long = |config| config.connections_max_idle_ms,
+        "How long nothing may move on a connection before it is closed.";
     "default.replication.factor": Int = |_| 1,
         "Replicas of a topic that does not say: there is one node.";
     "durability": String = |config| config.durability,
         "What an acknowledgement promises: sync, interval, os or memory. Not a setting of Kafka.";
+    "fetch.answers.max.bytes": Long = |config| config.fetch_answers_max_bytes,
+        "Memory for records that wait until their readers take them. Not a setting of Kafka.";
     "group.consumer.assignors": List = |_| "uniform,range",
         "Who may get which partition, computed by the broker.";
     "group.consumer.heartbeat.interval.ms": Int =
@@ -109,6 +113,8 @@ settings! {
         "Replicas of __consumer_offsets: there is one node.";
     "producer.id.expiration.ms": Int = |config| config.producer_id_expiration_ms,
         "Silence after which a partition forgets a producer.";
+    "queued.max.request.bytes": Long = |config| config.queued_max_request_bytes,
+        "Memory for requests above 4 KiB that are being read or are under way.";
     "socket.request.max.bytes": Int = |config| config.socket_request_max_bytes,
         "Largest request.";
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": Int =

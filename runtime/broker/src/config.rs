@@ -57,10 +57,21 @@ pub struct BrokerConfig {
     pub decompressed_batch_bytes_max: usize,
     /// `socket.request.max.bytes`: largest frame. Default 100 MiB.
     pub socket_request_max_bytes: usize,
+    /// `queued.max.request.bytes`: what requests above 4 KiB that are being read or are under way
+    /// may take of memory, all connections together. Default 256 MiB (Kafka: no limit).
+    pub queued_max_request_bytes: usize,
+    /// `fetch.answers.max.bytes`: what records above 64 KiB an answer may take of memory until
+    /// their readers have taken them, all connections together. Default 256 MiB. No setting in
+    /// Kafka.
+    pub fetch_answers_max_bytes: usize,
     /// Most requests of one connection that are under way at once. Default 64. No setting in Kafka.
     pub connection_in_flight_max: usize,
-    /// `max.connections`: TCP connections beyond this are closed at once. Default 2,048.
+    /// `max.connections`: TCP connections beyond this are closed at once. Default 2,048; never more
+    /// than half of the files that the process may have open.
     pub connections_max: usize,
+    /// `connections.max.idle.ms`: a TCP connection on which nothing moves for this long is closed.
+    /// Default 600,000.
+    pub connections_max_idle_ms: i64,
     /// `log.retention.check.interval.ms`. Default 300,000.
     pub log_retention_check_interval_ms: i64,
     /// `log.cleaner.enable`: compacts topics whose `cleanup.policy` asks for it. Default true.
@@ -130,8 +141,11 @@ impl Default for BrokerConfig {
             log_settings: BTreeMap::new(),
             decompressed_batch_bytes_max: 64 << 20,
             socket_request_max_bytes: 100 << 20,
+            queued_max_request_bytes: 256 << 20,
+            fetch_answers_max_bytes: 256 << 20,
             connection_in_flight_max: 64,
             connections_max: 2_048,
+            connections_max_idle_ms: 600_000,
             log_retention_check_interval_ms: 300_000,
             log_cleaner_enable: true,
             log_cleaner_backoff_ms: 15_000,
@@ -162,7 +176,8 @@ impl Default for BrokerConfig {
 impl BrokerConfig {
     /// Refuses what cannot work, naming the setting.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
-        let positive: [(&'static str, i64); 12] = [
+        let positive: [(&'static str, i64); 13] = [
+            ("connections.max.idle.ms", self.connections_max_idle_ms),
             ("log.cleaner.backoff.ms", self.log_cleaner_backoff_ms),
             ("num.partitions", self.num_partitions.into()),
             ("message.max.bytes", self.message_max_bytes.into()),
@@ -227,7 +242,21 @@ impl BrokerConfig {
                 ),
             });
         }
+        self.validate_memory()?;
         self.validate_log_settings()
+    }
+
+    fn validate_memory(&self) -> Result<(), BrokerError> {
+        if self.queued_max_request_bytes < self.socket_request_max_bytes {
+            return Err(BrokerError::Config {
+                name: "queued.max.request.bytes",
+                reason: format!(
+                    "{} is below socket.request.max.bytes {}: such a request could never be read",
+                    self.queued_max_request_bytes, self.socket_request_max_bytes
+                ),
+            });
+        }
+        Ok(())
     }
 
     fn validate_log_settings(&self) -> Result<(), BrokerError> {

@@ -58,6 +58,11 @@ impl RequestContext {
         self.turn.ending().await;
     }
 
+    /// Ends when the answer may be large: the answers that wait before it are few.
+    pub(crate) async fn may_be_large(&self) {
+        self.turn.may_be_large().await;
+    }
+
     /// The request gets no answer (acks 0).
     pub(crate) fn answer_nothing(&self) {
         self.ending.fetch_max(SILENT, Ordering::Relaxed);
@@ -78,6 +83,16 @@ pub(crate) enum Outcome {
     Nothing,
     /// The connection is closed, for this reason.
     Close(String),
+}
+
+impl Outcome {
+    /// What waits for its turn to leave.
+    pub(crate) fn size_bytes(&self) -> usize {
+        match self {
+            Self::Answer(frame) => frame.size_bytes(),
+            Self::Nothing | Self::Close(_) => 0,
+        }
+    }
 }
 
 /// A request on its way.

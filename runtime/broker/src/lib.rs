@@ -5,6 +5,23 @@
 //! the log directory, the transaction coordinator and the group coordinator. One sync loop makes
 //! appends durable.
 //!
+//! What connections over sockets may take of memory is bounded (`memory`, `socket`, `connection`;
+//! measured by `tests/pressure.rs`):
+//!
+//! ```text
+//!   queued.max.request.bytes     256 MiB  requests above 4 KiB, being read or under way (half as
+//!                                         much again while a buffer grows)
+//! + fetch.answers.max.bytes      256 MiB  records above 64 KiB until their readers take them
+//! + a connection, at most max.connections (2,048) and half of the files of the process:
+//!     idle                        20 KiB  of which a half is the client's, where it is measured
+//!     busy                       192 KiB  a buffer of 64 KiB, small requests and answers
+//!     answers without records             as large as what they tell of, two at a time
+//! + the newest records             1 MiB  a partition that is written to
+//! ```
+//!
+//! When memory is short, a frame that does not come, or an answer that is not taken, for 30 s ends
+//! its connection; a small request never waits for memory. `connections.max.idle.ms` ends the rest.
+//!
 //! Invariants: an acknowledged append is as durable as the broker's `Durability` says.
 //! Invariants: answers leave a connection in the order of its requests.
 //! Never: knows the client crate; reads a clock, a random source or a disk outside its seams.
@@ -19,10 +36,12 @@ mod error;
 mod group;
 mod handlers;
 mod listener;
+mod memory;
 mod node;
 mod observed;
 mod partition;
 mod refused;
+mod socket;
 mod sync_loop;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@
 //! Invariants: the stage only moves forward; after Halted no task of this node writes anything.
 //! Never: owned by a background task (they hold a `Weak` and end with it).
 
+use crate::memory::Memory;
 use crate::observed::Observed;
 use crate::partition::Partition;
 use crate::sync_loop::SyncLoop;
@@ -41,6 +42,7 @@ pub(crate) struct Node {
     pub(crate) transactions: transaction::Coordinator,
     pub(crate) groups: group::Coordinator,
     pub(crate) sync: Arc<SyncLoop>,
+    pub(crate) memory: Arc<Memory>,
     stage: Observed<Stage>,
     connections: Observed<usize>,
     listener: Mutex<Option<SocketAddr>>,
@@ -60,6 +62,10 @@ impl Node {
             partitions: PartitionTable::new(directory.topics(), sync.clone(), clock),
             transactions: transaction::Coordinator::new(&config),
             groups: group::Coordinator::new(&config),
+            memory: Arc::new(Memory::new(
+                config.queued_max_request_bytes,
+                config.fetch_answers_max_bytes,
+            )),
             config,
             directory,
             clock,

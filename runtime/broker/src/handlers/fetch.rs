@@ -11,10 +11,13 @@
 //!
 //! Invariants: registered before the read that decides to wait, so no move is missed.
 //! Invariants: nothing beyond the high watermark (or last stable offset) leaves.
+//! Invariants: over a socket, many records leave only in room of `memory`, which they keep until
+//! they are written; without room a fetch has one batch, or after its wait none.
 //! Never: copies record data out of a single run.
 
 use super::check_leader_epoch;
 use crate::dispatch::RequestContext;
+use crate::memory::{Room, SMALL_ANSWER_BYTES, holding};
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::topics::TopicEntry;
@@ -72,7 +75,11 @@ pub(crate) async fn handle(
         READ_COMMITTED => Isolation::LastStable,
         _ => Isolation::HighWatermark,
     };
-    let bytes_max = size(request.max_bytes).min(ANSWER_BYTES_MAX);
+    let mut bytes_max = size(request.max_bytes).min(ANSWER_BYTES_MAX);
+    if context.reached_at.is_some() {
+        // What finds no room later need not be read.
+        bytes_max = bytes_max.min(node.memory.answer_bytes_free().max(SMALL_ANSWER_BYTES));
+    }
     let bytes_min = size(request.min_bytes).min(bytes_max);
     let topics: Vec<TopicTargets> = request
         .topics
@@ -91,6 +98,7 @@ pub(crate) async fn handle(
         let _registrations: Vec<_> = partitions.map(|p| p.register(&waiter)).collect();
         let mut ended = false;
         loop {
+            context.may_be_large().await;
             answer = read(&topics, bytes_max, isolation);
             if ended || enough(&answer) {
                 break;
@@ -103,6 +111,11 @@ pub(crate) async fn handle(
             }
         }
     }
+    if context.reached_at.is_some() && answer.bytes > SMALL_ANSWER_BYTES {
+        let wait = Duration::from_millis(size(request.max_wait_ms) as u64);
+        let one_batch = || read(&topics, 0, isolation);
+        answer = within_room(node, context, answer, one_batch, wait).await;
+    }
     FetchResponse {
         responses: topics
             .into_iter()
@@ -114,6 +127,54 @@ pub(crate) async fn handle(
             })
             .collect(),
         ..Default::default()
+    }
+}
+
+/// The answer in room of its own. Where readers do not take what they asked for, there is none:
+/// then it is one batch, and no records if there is no room for that in time.
+async fn within_room(
+    node: &Node,
+    context: &RequestContext,
+    answer: Answer,
+    one_batch: impl Fn() -> Answer,
+    wait: Duration,
+) -> Answer {
+    if let Some(room) = node.memory.answer_room_now(answer.bytes) {
+        return answer.holding(room);
+    }
+    drop(answer);
+    context.release_turn();
+    let deadline = Instant::now() + wait;
+    let size_bytes = one_batch().bytes;
+    let room = tokio::select! {
+        biased;
+        room = node.memory.answer_room(size_bytes) => room,
+        () = context.ending() => None,
+        () = sleep_until(deadline) => None,
+    };
+    // Read again: meanwhile records may have gone.
+    let answer = one_batch();
+    match room {
+        Some(room) if answer.bytes <= size_bytes => answer.holding(room),
+        _ => answer.without_records(),
+    }
+}
+
+impl Answer {
+    /// The same records, which keep the room until they are dropped.
+    fn holding(mut self, room: Room) -> Self {
+        let room = Arc::new(room);
+        for data in self.topics.iter_mut().flatten() {
+            data.records = data.records.take().map(|bytes| holding(bytes, &room));
+        }
+        self
+    }
+
+    fn without_records(mut self) -> Self {
+        for data in self.topics.iter_mut().flatten() {
+            data.records = Some(Bytes::new());
+        }
+        self
     }
 }
 

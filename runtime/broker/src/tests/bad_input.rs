@@ -1,5 +1,5 @@
-//! What a peer can get wrong: rows I1–I3 over TCP, where a connection is closed and the others
-//! live.
+//! What a peer can get wrong: rows I1–I6 over TCP, where a connection is closed or a batch refused,
+//! and the others live.
 //!
 //! Invariants: see the names of the tests.
 //! Never: waits longer than a test should; a stuck read fails by its timeout.
@@ -8,8 +8,12 @@ use super::harness::*;
 use crate::{Broker, BrokerConfig, BrokerError, Placement};
 use bytes::Bytes;
 use millstream_log::MemoryStorage;
+use millstream_protocol::messages::create_topics::CreatableTopic;
 use millstream_protocol::messages::*;
-use millstream_protocol::{ErrorCode, Frame, Request, decode_response, encode_request};
+use millstream_protocol::{
+    BatchRewriter, Compression, ControlMarker, ErrorCode, Frame, ProducerStamp, RecordBatch,
+    RecordBatchBuilder, Request, control_batch, decode_response, encode_request,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A broker with real time and threads, listening on a free port.
 async fn listening() -> (Broker, SocketAddr) {
-    let config = BrokerConfig {
+    listening_with(|_| ()).await
+}
+
+async fn listening_with(configure: impl FnOnce(&mut BrokerConfig)) -> (Broker, SocketAddr) {
+    let mut config = BrokerConfig {
         placement: Placement::Threads,
         ..config()
     };
+    configure(&mut config);
     let broker = Broker::open(Arc::new(MemoryStorage::new()), config)
         .await
         .expect("opens");
@@ -170,6 +179,89 @@ async fn i3_counts_beyond_the_frame_close_the_connection() {
     broker.close().await.expect("closes");
 }
 
+/// Produces each batch over one connection; each is refused with its code, and the log goes on.
+async fn expect_refused(batches: Vec<(Bytes, ErrorCode)>) {
+    let (broker, address) = listening_with(|config| {
+        config.decompressed_batch_bytes_max = 8 << 20;
+    })
+    .await;
+    let mut stream = TcpStream::connect(address).await.expect("connects");
+    let topic = CreateTopicsRequest {
+        topics: vec![CreatableTopic {
+            name: "orders".to_owned(),
+            num_partitions: 1,
+            replication_factor: -1,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    ask(&mut stream, 7, &topic).await;
+    for (bytes, code) in batches {
+        let answer = ask(&mut stream, 9, &produce_request("orders", 0, bytes)).await;
+        let refused = &answer.responses[0].partition_responses[0];
+        assert_eq!((refused.error_code, refused.base_offset), (code, -1));
+    }
+    let fine = produce_request("orders", 0, batch(&["fine"]));
+    let answer = ask(&mut stream, 9, &fine).await;
+    let appended = &answer.responses[0].partition_responses[0];
+    assert_eq!(
+        (appended.error_code, appended.base_offset),
+        (ErrorCode::NONE, 0)
+    );
+    broker.close().await.expect("closes");
+}
+
+#[tokio::test]
+async fn i4_a_bad_checksum_a_control_batch_and_bad_deltas_are_refused() {
+    let mut damaged = batch(&["abc"]).to_vec();
+    *damaged.last_mut().unwrap() ^= 1;
+    let marker = control_batch(ControlMarker::new(true, 0), 5, 0, START_MS);
+    let three = RecordBatch::parse(batch(&["a", "b", "c"])).expect("a batch");
+    // Records 0 and 2 alone, with a valid checksum: as many as announced, but not 0, 1.
+    let gap = BatchRewriter::new()
+        .with_records(&three, &[true, false, true], None, 1 << 20)
+        .expect("rewritten");
+    expect_refused(vec![
+        (Bytes::from(damaged), ErrorCode::CORRUPT_MESSAGE),
+        (batch(&["abc"]).slice(..70), ErrorCode::CORRUPT_MESSAGE),
+        (marker, ErrorCode::INVALID_RECORD),
+        (gap, ErrorCode::INVALID_RECORD),
+        (Bytes::new(), ErrorCode::INVALID_RECORD),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn i5_a_batch_above_max_message_bytes_and_a_bomb_are_too_large() {
+    let mut refused = vec![(batch(&[&"x".repeat(2 << 20)]), ErrorCode::MESSAGE_TOO_LARGE)];
+    let zeros = vec![0; 16 << 20];
+    let codecs = Compression::ALL.into_iter();
+    for codec in codecs.filter(|codec| *codec != Compression::None) {
+        let mut builder = RecordBatchBuilder::new(codec);
+        builder.append(START_MS, Some(b"k"), Some(&zeros), &[]);
+        let bomb = builder.finish(ProducerStamp::NONE).expect("builds");
+        assert!(bomb.len() < 1_048_588, "{codec} makes it small");
+        refused.push((bomb, ErrorCode::MESSAGE_TOO_LARGE));
+    }
+    expect_refused(refused).await;
+}
+
+#[tokio::test]
+async fn i6_acks_that_are_none_are_refused() {
+    let (broker, address) = listening().await;
+    let mut stream = TcpStream::connect(address).await.expect("connects");
+    for acks in [2, -2, i16::MAX, i16::MIN] {
+        let request = ProduceRequest {
+            acks,
+            ..produce_request("orders", 0, batch(&["a"]))
+        };
+        let answer = ask(&mut stream, 9, &request).await;
+        let refused = &answer.responses[0].partition_responses[0];
+        assert_eq!(refused.error_code, ErrorCode::INVALID_REQUIRED_ACKS);
+    }
+    broker.close().await.expect("closes");
+}
+
 #[tokio::test]
 async fn a_frame_may_come_byte_by_byte_and_many_at_once() {
     let (broker, address) = listening().await;
@@ -243,4 +335,42 @@ async fn records_travel_over_tcp() {
     let fetched = ask(&mut stream, 12, &fetch_request("orders", 0, 0, 0)).await;
     assert_eq!(values(&fetched.responses[0].partitions[0]), [(0, large)]);
     broker.close().await.expect("closes");
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_moves_is_closed_after_its_time() {
+    let (broker, address) = listening_with(|config| config.connections_max_idle_ms = 300).await;
+    let mut quiet = TcpStream::connect(address).await.expect("connects");
+    let mut half = TcpStream::connect(address).await.expect("connects");
+    half.write_all(&[0, 0, 0]).await.expect("written");
+    assert!(answer(&mut quiet).await.is_none());
+    assert!(answer(&mut half).await.is_none());
+    broker.close().await.expect("closes");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_and_the_others_live() {
+    let (broker, address) = listening_with(|config| config.connections_max = 3).await;
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(TcpStream::connect(address).await.expect("connects"));
+    }
+    let mut refused = TcpStream::connect(address).await.expect("connects");
+    assert!(answer(&mut refused).await.is_none());
+    for stream in &mut streams {
+        ask(stream, 0, &ApiVersionsRequest::default()).await;
+    }
+    broker.close().await.expect("closes");
+}
+
+#[test]
+fn a_budget_below_the_largest_request_is_refused_by_name() {
+    let config = BrokerConfig {
+        queued_max_request_bytes: 1 << 20,
+        ..config()
+    };
+    let error = config
+        .validate()
+        .expect_err("no such request could be read");
+    assert!(error.to_string().contains("queued.max.request.bytes"));
 }

@@ -5,6 +5,7 @@
 //! Never: calls a handler; every request goes through frames.
 
 mod admin;
+mod answers;
 mod bad_input;
 mod compaction;
 mod configs;
