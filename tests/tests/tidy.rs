@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crates and the crates of ours that they may depend on.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("millstream-protocol", &[]),
+    ("millstream-protocol-fuzz", &["millstream-protocol"]),
     ("millstream-log", &["millstream-protocol"]),
     (
         "millstream-broker",
