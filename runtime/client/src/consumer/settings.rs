@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::assignor::{Assignor, CooperativeSticky, Range};
+use super::assignor::{Assignor, CooperativeSticky, Range, RoundRobin, Sticky};
 use super::config::{AutoOffsetReset, ConsumerBuilder, ConsumerConfig};
 use super::group_protocol::{self, GroupProtocol};
 use super::read_committed::Isolation;
@@ -136,7 +136,9 @@ fn assignors(value: &str) -> Result<Vec<Arc<dyn Assignor>>, &'static str> {
             Some("cooperative-sticky" | "CooperativeStickyAssignor") => {
                 Ok(Arc::new(CooperativeSticky::default()) as Arc<dyn Assignor>)
             }
-            _ => Err("names something else than range, cooperative-sticky"),
+            Some("roundrobin" | "RoundRobinAssignor") => Ok(Arc::new(RoundRobin) as _),
+            Some("sticky" | "StickyAssignor") => Ok(Arc::new(Sticky::default()) as _),
+            _ => Err("names none of range, roundrobin, sticky, cooperative-sticky"),
         })
         .collect()
 }

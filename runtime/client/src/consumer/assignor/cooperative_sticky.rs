@@ -22,7 +22,7 @@ use super::{
 use crate::GroupMetadata;
 
 /// Generation of a member that does not tell one.
-const NO_GENERATION: i32 = -1;
+pub(super) const NO_GENERATION: i32 = -1;
 
 /// Kafka's `cooperative-sticky` assignor. Fit for the eager protocol too, so that it can share a
 /// list with `range`.
@@ -60,30 +60,9 @@ impl Assignor for CooperativeSticky {
         partitions: &PartitionCounts,
         members: &[Member],
     ) -> Result<Vec<MemberAssignment>, String> {
-        let mut ordered: Vec<&Member> = members.iter().collect();
-        ordered.sort_by(|a, b| a.member_id.cmp(&b.member_id));
-        let partitions: &PartitionCounts = &partitions
-            .iter()
-            .filter(|(topic, _)| ordered.iter().any(|member| member.topics.contains(topic)))
-            .map(|(topic, count)| (topic.clone(), *count))
-            .collect();
-        let claims = Claims::resolve(partitions, &ordered);
-
-        let mut shares;
-        if same_subscriptions(&ordered) {
-            let (even, transferring) = EvenShares::new(partitions, &claims).build();
-            shares = wrap(&ordered, even);
-            for share in &mut shares {
-                share.partitions.retain(|p| !transferring.contains(p));
-            }
-        } else {
-            let uneven = balance::shares(partitions, &ordered, &claims.owned, &claims.previous);
-            shares = wrap(&ordered, uneven);
-            let transferring: BTreeSet<_> =
-                moved_while_owned(members, &shares).into_iter().collect();
-            for share in &mut shares {
-                share.partitions.retain(|p| !transferring.contains(p));
-            }
+        let (mut shares, transferring) = stick(partitions, members);
+        for share in &mut shares {
+            share.partitions.retain(|p| !transferring.contains(p));
         }
         Ok(shares)
     }
@@ -92,6 +71,30 @@ impl Assignor for CooperativeSticky {
         self.generation
             .store(group.generation_id, Ordering::Relaxed);
     }
+}
+
+/// Balanced shares that move as few of the owned partitions as they can, and those that they take
+/// from an owner.
+pub(super) fn stick(
+    partitions: &PartitionCounts,
+    members: &[Member],
+) -> (Vec<MemberAssignment>, BTreeSet<TopicPartition>) {
+    let mut ordered: Vec<&Member> = members.iter().collect();
+    ordered.sort_by(|a, b| a.member_id.cmp(&b.member_id));
+    let partitions: &PartitionCounts = &partitions
+        .iter()
+        .filter(|(topic, _)| ordered.iter().any(|member| member.topics.contains(topic)))
+        .map(|(topic, count)| (topic.clone(), *count))
+        .collect();
+    let claims = Claims::resolve(partitions, &ordered);
+    if same_subscriptions(&ordered) {
+        let (even, transferring) = EvenShares::new(partitions, &claims).build();
+        return (wrap(&ordered, even), transferring);
+    }
+    let uneven = balance::shares(partitions, &ordered, &claims.owned, &claims.previous);
+    let shares = wrap(&ordered, uneven);
+    let transferring = moved_while_owned(members, &shares).into_iter().collect();
+    (shares, transferring)
 }
 
 fn wrap(members: &[&Member], shares: Vec<Vec<TopicPartition>>) -> Vec<MemberAssignment> {

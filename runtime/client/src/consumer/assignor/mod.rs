@@ -10,7 +10,11 @@
 
 mod balance;
 mod cooperative_sticky;
+#[cfg(test)]
+mod eager_tests;
 mod range;
+mod round_robin;
+mod sticky;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +27,8 @@ use millstream_protocol::TopicPartition;
 
 pub use cooperative_sticky::CooperativeSticky;
 pub use range::Range;
+pub use round_robin::RoundRobin;
+pub use sticky::Sticky;
 
 use crate::GroupMetadata;
 
@@ -55,6 +61,16 @@ pub struct Member {
     pub generation_id: i32,
     /// `client.rack` of the member. The built-in assignors do not look at it.
     pub rack_id: Option<String>,
+}
+
+impl Member {
+    /// Static members first, among themselves by instance id; the others by member id.
+    fn order_key(&self) -> (bool, &str) {
+        match &self.group_instance_id {
+            Some(instance) => (false, instance),
+            None => (true, &self.member_id),
+        }
+    }
 }
 
 /// One member's share.

@@ -28,7 +28,7 @@ impl Assignor for Range {
         members: &[Member],
     ) -> Result<Vec<MemberAssignment>, String> {
         let mut ordered: Vec<&Member> = members.iter().collect();
-        ordered.sort_by(|a, b| order_key(a).cmp(&order_key(b)));
+        ordered.sort_by(|a, b| a.order_key().cmp(&b.order_key()));
 
         let mut shares: BTreeMap<&str, Vec<TopicPartition>> = members
             .iter()
@@ -59,14 +59,6 @@ impl Assignor for Range {
                 user_data: None,
             })
             .collect())
-    }
-}
-
-/// Static members first, among themselves by instance id; the others by member id.
-fn order_key(member: &Member) -> (bool, &str) {
-    match &member.group_instance_id {
-        Some(instance) => (false, instance),
-        None => (true, &member.member_id),
     }
 }
 

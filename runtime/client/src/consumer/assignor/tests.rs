@@ -243,7 +243,7 @@ fn the_lists_of_assignors_agree_on_the_protocol_that_all_support() {
 }
 
 /// Members `m0…` with topics from a small pool, and its partition counts.
-fn group(same_topics: bool) -> impl Strategy<Value = (PartitionCounts, Vec<Member>)> {
+pub(super) fn group(same_topics: bool) -> impl Strategy<Value = (PartitionCounts, Vec<Member>)> {
     let topics = proptest::collection::vec(1_i32..9, 1..5);
     let members = proptest::collection::vec(1_u8..16, 1..7);
     (topics, members).prop_map(move |(topics, masks)| {
@@ -277,7 +277,11 @@ fn subscribed(partitions: &PartitionCounts, members: &[Member]) -> BTreeSet<Topi
 }
 
 /// Every subscribed partition once, and only to members that want it; held-back ones may miss.
-fn check_exact(partitions: &PartitionCounts, members: &[Member], given: &[MemberAssignment]) {
+pub(super) fn check_exact(
+    partitions: &PartitionCounts,
+    members: &[Member],
+    given: &[MemberAssignment],
+) {
     let mut seen = BTreeSet::new();
     for share in given {
         let member = members
@@ -298,7 +302,7 @@ fn check_exact(partitions: &PartitionCounts, members: &[Member], given: &[Member
     assert_eq!(seen, subscribed(partitions, members));
 }
 
-fn loads(given: &[MemberAssignment]) -> Vec<usize> {
+pub(super) fn loads(given: &[MemberAssignment]) -> Vec<usize> {
     given.iter().map(|share| share.partitions.len()).collect()
 }
 
