@@ -6,6 +6,7 @@ from suites import (
     kafka_programs,
     kafka_streams,
     kafka_tools,
+    mixed_groups,
     our_job,
     our_tests,
 )
@@ -18,4 +19,5 @@ SUITES = [
     franz_go_tests.SUITE,
     our_job.SUITE,
     our_tests.SUITE,
+    mixed_groups.SUITE,
 ]
