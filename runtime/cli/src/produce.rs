@@ -73,6 +73,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let _ = producer.abort().await;
             Err(error.context("nothing was committed"))
         }
+        Err(error) => Err(error.context("stopped half way, earlier lines are written")),
         other => other,
     };
     producer.close(Duration::from_secs(5)).await;
@@ -103,8 +104,13 @@ async fn send_lines(
         }
         count += 1;
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        let (key, value) = split(text, arguments.key_separator.as_deref())
-            .with_context(|| format!("line {count}"))?;
+        let (key, value) = match split(text, arguments.key_separator.as_deref()) {
+            Ok(parts) => parts,
+            Err(error) => {
+                acknowledged(&mut window, 0).await?;
+                return Err(error.context(format!("line {count}")));
+            }
+        };
         let null = arguments.null.as_deref().map(str::as_bytes);
         let field = |bytes: &[u8]| (Some(bytes) != null).then(|| Bytes::copy_from_slice(bytes));
         let mut record = ProducerRecord::new(Arc::clone(&topic));

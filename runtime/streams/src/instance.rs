@@ -314,9 +314,9 @@ impl Start {
     }
 
     async fn size_limits(&self) -> SizeLimits {
-        let (admin, config) = (self.admin(), &self.config);
+        let config = &self.config;
         SizeLimits::ask(
-            &admin,
+            self.admin(),
             &self.topology,
             &config.poison,
             config.max_request_size,

@@ -376,7 +376,7 @@ impl Worker {
         }
         owned.task.next_offset = Some(record.offset + 1);
         self.open.read(partition, record.offset + 1);
-        if let Some(oversize) = self.oversize_output(partition) {
+        if let Some(oversize) = self.oversize_output(partition).await {
             outcome = oversize;
         }
         match outcome {
@@ -539,6 +539,10 @@ impl Worker {
         self.rewinds_in_a_row += 1;
         if let Some(cause) = cause.filter(|_| self.rewinds_in_a_row > REWINDS_MAX) {
             return Err(cause);
+        }
+        if self.rewinds_in_a_row > 1 {
+            // A topic that takes less than it did refuses the same batch for ever.
+            self.limits.refresh_soon().await;
         }
         let pause = Duration::from_millis(5) * self.rewinds_in_a_row.pow(2);
         tokio::time::sleep(pause).await;

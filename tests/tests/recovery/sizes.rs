@@ -9,9 +9,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use millstream::client::consumer::ConsumerRecord;
-use millstream::client::{Admin, NewTopic, Producer, ProducerRecord};
+use millstream::client::{Admin, ConfigChange, NewTopic, Producer, ProducerRecord};
+use millstream::formats::protocol::ApiKey;
 use millstream::prelude::{PoisonPolicy, json};
 use millstream::streams::{Placement, Streams, StreamsBuilder, StreamsError, Topology, strings};
+use tests::gate::{Gate, Kind};
 use tests::oracle::header;
 use tests::under_test::BrokerUnderTest;
 
@@ -164,6 +166,75 @@ async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
     running.stop().await?;
     assert_eq!(read(&cluster, "out").await?.len(), 1);
     assert_eq!(read(&cluster, DEAD).await?.len(), 1);
+    Ok(())
+}
+
+async fn widen(cluster: &BrokerUnderTest, topic: &str, bytes: usize) -> anyhow::Result<()> {
+    let admin = Admin::with(cluster, cluster.client(9));
+    let change = ConfigChange::Set("max.message.bytes".into(), bytes.to_string());
+    admin
+        .alter_topic_configs(&cluster.name(topic), &[change])
+        .await?;
+    Ok(())
+}
+
+/// What a topic takes changes while the job runs: both ways it is what counts from then on.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_changed_later_counts_from_then_on() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(6).await?;
+    let admin = Admin::with(&cluster, cluster.client(9));
+    let narrow = NewTopic::new(cluster.name("out"), 4).config("max.message.bytes", 700);
+    admin.create_topic(&narrow).await?;
+    put(&cluster, &[b"1".to_vec()]).await?;
+    let builder = StreamsBuilder::new();
+    builder
+        .stream(&cluster.name("in"), json::<String, u64>())
+        .map_values(|_, times: u64| "7".repeat(times as usize))
+        .to(&cluster.name("out"), json());
+    let mut running = configured(&cluster, builder.build()?).start().await?;
+    caught_up(&cluster, &mut running).await?;
+
+    widen(&cluster, "out", 5_000).await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    put(&cluster, &[b"3000".to_vec()]).await?;
+    caught_up(&cluster, &mut running).await?;
+    assert_eq!(read(&cluster, "out").await?.len(), 2, "it takes more now");
+    assert_eq!(read(&cluster, DEAD).await?.len(), 0);
+
+    widen(&cluster, "out", 700).await?;
+    put(&cluster, &[b"3000".to_vec(), b"5".to_vec()]).await?;
+    caught_up(&cluster, &mut running).await?;
+    let progress = running.stop().await?;
+    assert!(progress.rewinds > 0, "the topic refused once: {progress:?}");
+    assert_eq!(read(&cluster, "out").await?.len(), 3);
+    assert_eq!(read(&cluster, DEAD).await?.len(), 1, "it takes less now");
+    Ok(())
+}
+
+/// Whoever may not describe a topic's settings still writes to it what it takes.
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_does_not_say_what_it_takes_is_given_what_a_request_holds()
+-> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(7).await?;
+    let admin = Admin::with(&cluster, cluster.client(9));
+    let wide = NewTopic::new(cluster.name("out"), 4).config("max.message.bytes", 3_000_000);
+    admin.create_topic(&wide).await?;
+    put(&cluster, &[b"2000000".to_vec()]).await?;
+    let gate = Gate::new(&cluster);
+    let never = Duration::from_secs(1_000_000);
+    gate.hold(Kind::Request(ApiKey::DescribeConfigs), usize::MAX, never);
+    let builder = StreamsBuilder::new();
+    builder
+        .stream(&cluster.name("in"), json::<String, u64>())
+        .map_values(|_, times: u64| "7".repeat(times as usize))
+        .to(&cluster.name("out"), json());
+    let topology = builder.build()?;
+    let streams = configured(&cluster, topology).connect(&gate);
+    let mut running = streams.start().await?;
+    caught_up(&cluster, &mut running).await?;
+    running.stop().await?;
+    assert_eq!(read(&cluster, "out").await?.len(), 1);
+    assert_eq!(read(&cluster, DEAD).await?.len(), 0);
     Ok(())
 }
 

@@ -96,7 +96,7 @@ impl Admin {
             let mut entries = Vec::new();
             for result in response.results {
                 let (code, message) = (result.error_code, result.error_message);
-                check("topic_configs()", topic, code, message)?;
+                check("read the settings of topic", topic, code, message)?;
                 entries.extend(result.configs.into_iter().map(ConfigEntry::from));
             }
             entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -128,7 +128,7 @@ impl Admin {
             let response = self.ask_any(&request).await?;
             for result in response.responses {
                 let (code, message) = (result.error_code, result.error_message);
-                check("alter_topic_configs()", topic, code, message)?;
+                check("change the settings of topic", topic, code, message)?;
             }
             Ok(())
         })

@@ -38,7 +38,7 @@ impl Admin {
                     tokio::time::sleep(self.cluster.retry_pause(count)).await;
                     continue;
                 }
-                check("group_offsets()", group, code, None)?;
+                check("read the offsets of group", group, code, None)?;
                 return Ok(offsets);
             }
             Ok(BTreeMap::new())

@@ -26,7 +26,7 @@ impl Admin {
         coordinator_epoch: i32,
     ) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            let call = "abort_hanging_transaction()";
+            let call = "abort the transaction in";
             let topic = WritableTxnMarkerTopic {
                 name: partition.topic.to_string(),
                 partition_indexes: vec![partition.partition],

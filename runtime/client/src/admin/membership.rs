@@ -44,7 +44,7 @@ impl Admin {
                     })
                     .await?;
                 let subject = format!("broker {node}");
-                check("list_groups()", &subject, answer.error_code, None)?;
+                check("list the groups of", &subject, answer.error_code, None)?;
                 groups.extend(answer.groups);
             }
             groups.sort_by(|a, b| a.group_id.cmp(&b.group_id));
@@ -84,7 +84,7 @@ impl Admin {
                 return Ok(found);
             }
             check(
-                "describe_group()",
+                "describe group",
                 group,
                 found.error_code,
                 found.error_message.clone(),
@@ -133,7 +133,7 @@ impl Admin {
                     (code, code)
                 })
                 .await?;
-            check("delete_group()", group, code, None)
+            check("delete group", group, code, None)
         })
     }
 
@@ -148,7 +148,7 @@ impl Admin {
         partitions: &'a [TopicPartition],
     ) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            let call = "delete_group_offsets()";
+            let call = "delete offsets of";
             let topics = by_topic(partitions).into_iter();
             let request = OffsetDeleteRequest {
                 group_id: group.to_owned(),

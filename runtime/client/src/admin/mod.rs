@@ -45,9 +45,9 @@ pub enum AdminError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// The broker refused.
-    #[error("{call} of {subject}: {code}{}", detail(.message))]
+    #[error("cannot {call} {subject}: {code}{}", detail(.message))]
     Refused {
-        /// The call.
+        /// What was asked, as words: `create topic`.
         call: &'static str,
         /// The topic, group or id.
         subject: String,

@@ -43,7 +43,7 @@ impl Admin {
         Box::pin(async move {
             let mut offsets = BTreeMap::new();
             let timeout = self.cluster.config().request_timeout;
-            for (node, partitions) in self.by_leader("list_offsets()", partitions).await? {
+            for (node, partitions) in self.by_leader("look up an offset of", partitions).await? {
                 let request = list_request(&partitions, spec, millis(timeout));
                 let answer = self.ask_node(node, &request).await?;
                 for topic in answer.topics {
@@ -51,7 +51,7 @@ impl Admin {
                         let partition =
                             TopicPartition::new(topic.name.as_str(), found.partition_index);
                         check(
-                            "list_offsets()",
+                            "look up an offset of",
                             &partition.to_string(),
                             found.error_code,
                             None,

@@ -30,7 +30,7 @@ impl Admin {
         before: &'a BTreeMap<TopicPartition, Option<i64>>,
     ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, i64>, AdminError>> {
         Box::pin(async move {
-            let call = "delete_records()";
+            let call = "delete records of";
             let partitions: Vec<TopicPartition> = before.keys().cloned().collect();
             let timeout = self.cluster.config().request_timeout;
             let mut beginnings = BTreeMap::new();

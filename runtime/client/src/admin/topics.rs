@@ -87,7 +87,7 @@ impl Admin {
                 .await?;
             for result in response.topics {
                 check(
-                    "create_topic()",
+                    "create topic",
                     &result.name,
                     result.error_code,
                     result.error_message,
@@ -143,7 +143,7 @@ impl Admin {
             let response = self.ask_any(&request).await?;
             for result in response.results {
                 let (code, message) = (result.error_code, result.error_message);
-                check("add_partitions()", topic, code, message)?;
+                check("add partitions to topic", topic, code, message)?;
             }
             self.cluster.refresh_metadata(&[topic.into()]).await?;
             Ok(())
@@ -173,7 +173,7 @@ impl Admin {
                 .await?;
             for result in response.responses {
                 check(
-                    "delete_topic()",
+                    "delete topic",
                     name,
                     result.error_code,
                     result.error_message,
@@ -222,12 +222,10 @@ impl Admin {
                 .into_iter()
                 .find(|topic| topic.name == name);
             found.ok_or_else(|| AdminError::Refused {
-                call: "topic()",
+                call: "describe topic",
                 subject: name.to_owned(),
                 code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-                message: Some(
-                    "there is no topic of that name; create it, or look at topics()".into(),
-                ),
+                message: Some("there is no topic of that name; create it first".into()),
             })
         })
     }

@@ -63,7 +63,7 @@ impl Admin {
                     attempt += 1;
                     continue;
                 }
-                check("describe_transaction()", transactional_id, code, None)?;
+                check("describe the transaction of", transactional_id, code, None)?;
                 return Ok(found.unwrap_or_default());
             }
         })
@@ -88,7 +88,12 @@ impl Admin {
                     })
                     .await?;
                 let subject = format!("broker {node}");
-                check("list_transactions()", &subject, answer.error_code, None)?;
+                check(
+                    "list the transactions of",
+                    &subject,
+                    answer.error_code,
+                    None,
+                )?;
                 states.extend(answer.transaction_states);
             }
             states.sort_by(|a, b| a.transactional_id.cmp(&b.transactional_id));
@@ -109,7 +114,10 @@ impl Admin {
     > {
         Box::pin(async move {
             let mut producers = BTreeMap::new();
-            for (node, partitions) in self.by_leader("describe_producers()", partitions).await? {
+            for (node, partitions) in self
+                .by_leader("describe the producers of", partitions)
+                .await?
+            {
                 let topics = by_topic(&partitions)
                     .into_iter()
                     .map(
@@ -128,7 +136,7 @@ impl Admin {
                             TopicPartition::new(topic.name.as_str(), found.partition_index);
                         let subject = partition.to_string();
                         let (code, message) = (found.error_code, found.error_message);
-                        check("describe_producers()", &subject, code, message)?;
+                        check("describe the producers of", &subject, code, message)?;
                         producers.insert(partition, found.active_producers);
                     }
                 }

@@ -6,9 +6,11 @@
 //! Never: drops a record that fits nowhere; that is an error which names the settings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use millstream_client::{Admin, EnqueueError, Producer};
-use millstream_protocol::{Headers, TopicPartition};
+use millstream_client::{Admin, AdminError, EnqueueError, Producer};
+use millstream_protocol::{ErrorCode, Headers, TopicPartition};
+use tokio::time::Instant;
 
 use super::{Owned, Worker};
 use crate::error::{BoxError, StreamsError};
@@ -19,45 +21,91 @@ use crate::task::{Collected, Outcome};
 use crate::topology::Topology;
 
 /// How large a record may be, by the topic it goes to.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct SizeLimits {
-    sinks: Vec<usize>,
-    dead_letter: usize,
+    admin: Admin,
+    sinks: Vec<(Arc<str>, usize)>,
+    dead_letter: Option<(Arc<str>, usize)>,
+    request_max: usize,
+    asked_at: Instant,
 }
 
 impl SizeLimits {
     /// What topics take where they do not say it.
     const USUAL: usize = 1 << 20;
+    /// How long the start waits for what the topics say.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    /// Before a record is given up the topics are asked again, but not more often than this.
+    const FRESH: Duration = Duration::from_secs(1);
 
     /// Asks what the output topics take; no request may be larger than `request_max`.
     pub(crate) async fn ask(
-        admin: &Admin,
+        admin: Admin,
         topology: &Topology,
         poison: &PoisonPolicy,
         request_max: usize,
     ) -> Self {
-        let mut limits = Self::default();
-        for topic in &topology.inner.sinks {
-            limits.sinks.push(limit(admin, topic, request_max).await);
-        }
-        if let PoisonPolicy::DeadLetter(topic) = poison {
-            limits.dead_letter = limit(admin, topic, request_max).await;
+        let unknown = |topic: &Arc<str>| (Arc::clone(topic), request_max);
+        let mut limits = Self {
+            admin,
+            sinks: topology.inner.sinks.iter().map(unknown).collect(),
+            dead_letter: match poison {
+                PoisonPolicy::DeadLetter(topic) => Some(unknown(topic)),
+                PoisonPolicy::Fail | PoisonPolicy::Skip => None,
+            },
+            request_max,
+            asked_at: Instant::now(),
+        };
+        if tokio::time::timeout(Self::PATIENCE, limits.refresh())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                request_max,
+                "the output topics did not say in time what they take (max.message.bytes); records \
+                 up to the size of a request are sent to them"
+            );
         }
         limits
     }
+
+    /// A limit may have been changed since. What is not answered stays as it was.
+    pub(super) async fn refresh(&mut self) {
+        self.asked_at = Instant::now();
+        for (topic, limit) in self.sinks.iter_mut().chain(&mut self.dead_letter) {
+            match said(&self.admin, topic).await {
+                Ok(said) => *limit = said.min(self.request_max),
+                Err(error) => tracing::warn!(
+                    %topic, %error, limit_bytes = *limit,
+                    "the topic does not say what it takes (max.message.bytes); records up to this \
+                     size are sent to it"
+                ),
+            }
+        }
+    }
+
+    /// As [`SizeLimits::refresh`], but waits for no broker that is away.
+    pub(super) async fn refresh_soon(&mut self) {
+        let _ = tokio::time::timeout(Self::FRESH, self.refresh()).await;
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.asked_at.elapsed() < Self::FRESH
+    }
 }
 
-async fn limit(admin: &Admin, topic: &str, request_max: usize) -> usize {
+/// What the topic says that it takes; a topic that is not there yet will take the usual.
+async fn said(admin: &Admin, topic: &str) -> Result<usize, AdminError> {
     let configs = match admin.topic_configs(topic).await {
         Ok(configs) => configs,
-        Err(error) => {
-            tracing::debug!(topic, %error, "the largest record of the topic is not known");
-            return request_max.min(SizeLimits::USUAL);
+        Err(error) if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => {
+            return Ok(SizeLimits::USUAL);
         }
+        Err(error) => return Err(error),
     };
     let said = configs.get("max.message.bytes");
     let said = said.and_then(|bytes| bytes.parse().ok());
-    request_max.min(said.unwrap_or(SizeLimits::USUAL))
+    Ok(said.unwrap_or(SizeLimits::USUAL))
 }
 
 impl Worker {
@@ -86,15 +134,24 @@ impl Worker {
     }
 
     /// The first output of the record just processed that its topic would not take. It is found
-    /// before any of them is sent, so that the record can still be poison.
-    pub(super) fn oversize_output(&self, partition: &TopicPartition) -> Option<Outcome> {
+    /// before any of them is sent, so that the record can still be poison; and the topic is asked
+    /// again before, since it may take more by now.
+    pub(super) async fn oversize_output(&mut self, partition: &TopicPartition) -> Option<Outcome> {
+        let found = self.oversize(partition)?;
+        if self.limits.is_fresh() {
+            return Some(found);
+        }
+        self.limits.refresh().await;
+        self.oversize(partition)
+    }
+
+    fn oversize(&self, partition: &TopicPartition) -> Option<Outcome> {
         let collector = self.tasks.get(partition)?.task.collector();
         let outputs = (0..collector.len()).filter_map(|index| collector.get(index));
         let sinks = &self.limits.sinks;
-        let (size_bytes, sink, limit) = outputs
-            .filter_map(|output| Some((output.size_bytes(), output.sink, *sinks.get(output.sink)?)))
-            .find(|(size_bytes, _, limit)| size_bytes > limit)?;
-        let topic = self.topology.inner.sinks.get(sink)?;
+        let (size_bytes, (topic, limit)) = outputs
+            .filter_map(|output| Some((output.size_bytes(), sinks.get(output.sink)?)))
+            .find(|(size_bytes, (_, limit))| size_bytes > limit)?;
         let cause = format!(
             "an output of {size_bytes} bytes for topic {topic}, which takes {limit} at most \
              (its max.message.bytes, max.request.size)",
@@ -126,7 +183,8 @@ impl Worker {
                 Ok(())
             }
             PoisonPolicy::DeadLetter(topic) => {
-                let limit = self.limits.dead_letter;
+                let limit = self.limits.dead_letter.as_ref();
+                let limit = limit.map_or(self.config.max_request_size, |(_, limit)| *limit);
                 let headers = letter_headers(partition, &record, operator, &cause, limit);
                 let letter = letter(&record, &headers);
                 let size_bytes = letter.size_bytes();
