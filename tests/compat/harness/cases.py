@@ -23,16 +23,20 @@ class Case:
 
 
 class Suite:
-    """Foreign software: what it is, what makes it ready from package registries, its cases."""
+    """Foreign software: what it is, what makes it ready from package registries, its cases.
 
-    def __init__(
-        self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, settings=()
-    ):
+    `everywhere`: it judges what is ours on Apache Kafka, too, and runs there whether that was asked
+    or not. `only_on`: the one broker that it is for, whatever was asked. `settings`: more of Apache
+    Kafka's. `partitions`: how many a topic gets that is created by its first use. `by_hand`: runs
+    only when it is named.
+    """
+
+    def __init__(self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, **more):
         self.name, self.what, self.prepare = name, what, prepare
-        # Judges what is ours on Apache Kafka, too: so it runs there whether that was asked or not.
-        self.everywhere = everywhere
-        # The one broker that it is for, whatever was asked; and more settings of Apache Kafka's.
-        self.only_on, self.settings = only_on, settings
+        self.everywhere, self.only_on = everywhere, only_on
+        self.settings, self.by_hand = more.pop("settings", ()), more.pop("by_hand", False)
+        self.partitions = more.pop("partitions", 1)
+        assert not more, f"no such thing of a suite: {more}"
         self.cases = []
 
     def case(self, name=None, gap=None):
@@ -96,12 +100,15 @@ class Bench:
         wait_until(gone, "the topics to be gone")
 
     def run(self, case):
-        """Answers what became of it, the seconds it took, and what there is to say."""
+        """Answers what became of it, the seconds it took, and what there is to say.
+
+        A case that passes may answer a line of its own.
+        """
         self.folder = tempfile.mkdtemp(prefix="compat-case-")
         started = time.monotonic()
         try:
-            case.run(self)
-            verdict, said = PASSED, ""
+            said = case.run(self) or ""
+            verdict = PASSED
         except Skip as reason:
             verdict, said = SKIPPED, str(reason)
         except Exception:

@@ -64,6 +64,12 @@ def make_node(name):
     return make
 
 
+def make_ours():
+    """The program that shows our client: of this source tree, so it is built like the broker."""
+    command = ["cargo", "build", "--quiet", "-p", "tests", "--bin", OURS]
+    subprocess.run(command, cwd=jars.ROOT, check=True)
+
+
 def make_python(name):
     def make():
         target = copy_sources(name)
@@ -104,8 +110,15 @@ JAVA = Client(
     None,
     lambda: jars.java("JavaClient"),
 )
+OURS = "compat_client"
 ALL = [
     JAVA,
+    Client(
+        "millstream",
+        "our own client, tests/src/bin/compat_client",
+        make_ours,
+        lambda: [jars.built(OURS)],
+    ),
     Client(
         "franz-go",
         "github.com/twmb/franz-go, by the version in clients/franz-go/go.mod",

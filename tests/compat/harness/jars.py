@@ -9,6 +9,7 @@ KAFKA = "4.3.1"
 SYSTEM_TESTS = "4.2.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
 COMPAT = os.path.dirname(HERE)
+ROOT = os.path.dirname(os.path.dirname(COMPAT))
 CACHE = os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "millstream"
 )
@@ -16,6 +17,12 @@ HOME = os.path.join(CACHE, f"kafka-{KAFKA}")
 LIBS = os.path.join(HOME, "libs")
 SYSTEM_TEST_JAR = os.path.join(HOME, "system-tests", f"kafka-streams-{SYSTEM_TESTS}-test.jar")
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+
+
+def built(name):
+    """Where cargo puts a program of ours."""
+    target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
+    return os.path.join(target, "debug", name)
 
 
 def fetch():

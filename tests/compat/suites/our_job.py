@@ -8,15 +8,13 @@ import time
 from harness import cases, jars
 from harness.processes import wait_until
 
-ROOT = os.path.dirname(os.path.dirname(jars.COMPAT))
 
 
 def build():
-    target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
     command = ["cargo", "build", "--quiet", "-p", "examples", "--example", "orders_enriched"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(command, cwd=jars.ROOT, check=True)
     jars.fetch()
-    return os.path.join(target, "debug", "examples", "orders_enriched")
+    return jars.built(os.path.join("examples", "orders_enriched"))
 
 
 SUITE = cases.Suite(
