@@ -32,6 +32,8 @@ pub(super) struct BatchState {
 
 #[derive(Default)]
 struct Inner {
+    /// Set before the callbacks run, `outcome` when they have run.
+    decided: bool,
     outcome: Option<Outcome>,
     wakers: Vec<Waker>,
     callbacks: Vec<(i32, i64, Callback)>,
@@ -83,36 +85,44 @@ impl BatchState {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether its fate is decided; its callbacks may still be running.
     pub(super) fn is_resolved(&self) -> bool {
-        self.lock().outcome.is_some()
+        self.lock().decided
     }
 
-    /// Settles the batch; a second outcome is ignored. Callbacks run here, in record order.
+    /// Settles the batch; a second outcome is ignored. Callbacks run here, in record order, and
+    /// whoever waits for the batch goes on when they have run.
     pub(super) fn resolve(&self, outcome: Outcome) {
-        let (wakers, mut callbacks) = {
-            let mut inner = self.lock();
-            if inner.outcome.is_some() {
-                return;
+        if std::mem::replace(&mut self.lock().decided, true) {
+            return;
+        }
+        let wakers = loop {
+            let mut callbacks = {
+                let mut inner = self.lock();
+                if inner.callbacks.is_empty() {
+                    inner.outcome = Some(outcome);
+                    break std::mem::take(&mut inner.wakers);
+                }
+                std::mem::take(&mut inner.callbacks)
+            };
+            callbacks.sort_by_key(|(index, ..)| *index);
+            for (index, timestamp, callback) in callbacks {
+                self.call_with(&outcome, index, timestamp, callback);
             }
-            inner.outcome = Some(outcome.clone());
-            (
-                std::mem::take(&mut inner.wakers),
-                std::mem::take(&mut inner.callbacks),
-            )
         };
         for waker in wakers {
             waker.wake();
         }
-        callbacks.sort_by_key(|(index, ..)| *index);
-        for (index, timestamp, callback) in callbacks {
-            match &outcome {
-                Outcome::Split(parts) => {
-                    if let Some((part, index)) = part_of(parts, index) {
-                        part.on_resolved(index, timestamp, callback);
-                    }
+    }
+
+    fn call_with(&self, outcome: &Outcome, index: i32, timestamp: i64, callback: Callback) {
+        match outcome {
+            Outcome::Split(parts) => {
+                if let Some((part, index)) = part_of(parts, index) {
+                    part.on_resolved(index, timestamp, callback);
                 }
-                outcome => call(callback, self.result(outcome, index, timestamp)),
             }
+            outcome => call(callback, self.result(outcome, index, timestamp)),
         }
     }
 
@@ -126,14 +136,7 @@ impl BatchState {
             };
             outcome
         };
-        match outcome {
-            Outcome::Split(parts) => {
-                if let Some((part, index)) = part_of(&parts, index) {
-                    part.on_resolved(index, timestamp, callback);
-                }
-            }
-            outcome => call(callback, self.result(&outcome, index, timestamp)),
-        }
+        self.call_with(&outcome, index, timestamp, callback);
     }
 
     fn result(

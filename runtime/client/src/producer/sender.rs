@@ -333,8 +333,9 @@ impl Sender {
         {
             self.shared.note_uncounted(error);
         }
-        self.shared.lock().release(state);
+        // A flush that begins now still waits for the callbacks.
         state.resolve(outcome);
+        self.shared.lock().release(state);
         self.shared.space.notify_waiters();
     }
 }

@@ -98,3 +98,23 @@ async fn a_batch_without_retries_whose_answer_is_lost_is_in_doubt() {
     );
     assert_eq!(broker.received(ApiKey::Produce).len(), 1, "at most once");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_returns_when_the_callbacks_have_run() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    let producer = producer(&broker, Producer::builder().linger_ms(0)).await;
+    let called = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    for round in 1..=200 {
+        let delivery = producer.send(record("orders", "v")).await.unwrap();
+        let counted = Arc::clone(&called);
+        delivery.on_resolved(move |_| {
+            // Long enough that whoever does not wait for it is there first.
+            for _ in 0..2_000 {
+                std::thread::yield_now();
+            }
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        });
+        producer.flush().await.unwrap();
+        assert_eq!(called.load(std::sync::atomic::Ordering::SeqCst), round);
+    }
+}
