@@ -90,6 +90,8 @@ apis! {
     DescribeGroups = 15, 0..=6, 5;
     /// Lists groups.
     ListGroups = 16, 0..=5, 3;
+    /// Chooses how a client proves who it is.
+    SaslHandshake = 17, 0..=1, i16::MAX;
     /// Tells the versions that a broker serves.
     ApiVersions = 18, 0..=4, 3;
     /// Creates topics.
@@ -120,6 +122,8 @@ apis! {
     AlterConfigs = 33, 0..=2, 2;
     /// Describes the data directories of a broker.
     DescribeLogDirs = 35, 1..=5, 2;
+    /// Carries the messages of that proof.
+    SaslAuthenticate = 36, 0..=2, 2;
     /// Adds partitions to topics.
     CreatePartitions = 37, 0..=3, 2;
     /// Deletes groups.

@@ -31,8 +31,8 @@ pub use header::{
 #[doc(hidden)]
 pub use primitives::Sampler;
 pub use primitives::{
-    DecodeError, Decoder, EncodeError, Encoder, Form, Nullable, ParseUuidError, TopicPartition,
-    Uuid, Wire,
+    DecodeError, Decoder, EncodeError, Encoder, Form, Nullable, ParseUuidError, SecretBytes,
+    TopicPartition, Uuid, Wire,
 };
 pub use record::{HeaderIter, Headers, Record, RecordView, Records};
 pub use rewrite::BatchRewriter;

@@ -51,6 +51,8 @@ apis! {
     offset_fetch: OffsetFetchRequest, OffsetFetchResponse;
     offset_for_leader_epoch: OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse;
     produce: ProduceRequest, ProduceResponse;
+    sasl_authenticate: SaslAuthenticateRequest, SaslAuthenticateResponse;
+    sasl_handshake: SaslHandshakeRequest, SaslHandshakeResponse;
     sync_group: SyncGroupRequest, SyncGroupResponse;
     txn_offset_commit: TxnOffsetCommitRequest, TxnOffsetCommitResponse;
     write_txn_markers: WriteTxnMarkersRequest, WriteTxnMarkersResponse;

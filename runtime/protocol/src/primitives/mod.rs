@@ -6,6 +6,7 @@
 mod decoder;
 mod encoder;
 mod sampler;
+mod secret;
 mod topic_partition;
 mod uuid;
 mod wire;
@@ -14,6 +15,7 @@ pub use decoder::{DecodeError, Decoder};
 pub use encoder::{EncodeError, Encoder};
 #[doc(hidden)]
 pub use sampler::Sampler;
+pub use secret::SecretBytes;
 pub use topic_partition::TopicPartition;
 pub use uuid::{ParseUuidError, Uuid};
 pub use wire::{Form, Nullable, Wire};

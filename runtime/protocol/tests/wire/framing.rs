@@ -167,7 +167,7 @@ fn every_response_is_read_back_behind_its_header() {
         ListOffsetsRequest ListTransactionsRequest MetadataRequest OffsetCommitRequest
         OffsetFetchRequest OffsetForLeaderEpochRequest ProduceRequest SyncGroupRequest
         TxnOffsetCommitRequest WriteTxnMarkersRequest ConsumerGroupDescribeRequest
-        ConsumerGroupHeartbeatRequest
+        ConsumerGroupHeartbeatRequest SaslAuthenticateRequest SaslHandshakeRequest
     }
 }
 

@@ -47,6 +47,8 @@ macro_rules! for_each_message {
             OffsetFetchRequest OffsetFetchResponse
             OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
             ProduceRequest ProduceResponse
+            SaslAuthenticateRequest SaslAuthenticateResponse
+            SaslHandshakeRequest SaslHandshakeResponse
             SyncGroupRequest SyncGroupResponse
             TxnOffsetCommitRequest TxnOffsetCommitResponse
             WriteTxnMarkersRequest WriteTxnMarkersResponse
