@@ -29,7 +29,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millstream::Broker;
 use millstream::TopicPartition;
 use millstream::client::consumer::{AutoOffsetReset, Consumer};
-use millstream::client::{IntoTransport, TcpTransport, Transport};
+use millstream::client::{IntoTransport, Security, TcpTransport, Transport};
 use millstream::prelude::{PoisonPolicy, RecordContext, Streams, StreamsBuilder, Topology, json};
 use millstream::streams::{Progress, RunningStreams, json_objects};
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,6 +52,9 @@ struct Options {
     /// Use the broker at this address, Millstream's or Apache Kafka, instead of the embedded one
     #[arg(long, value_name = "HOST:PORT")]
     bootstrap: Option<String>,
+    /// A properties file with security.protocol, sasl.… and ssl.…, as Kafka's tools take it
+    #[arg(long, value_name = "FILE", requires = "bootstrap")]
+    command_config: Option<PathBuf>,
     /// Let other clients reach the embedded broker at this address
     #[arg(long, value_name = "127.0.0.1:PORT", conflicts_with = "bootstrap")]
     listen: Option<SocketAddr>,
@@ -171,7 +174,13 @@ struct Place {
 impl Place {
     async fn open(options: &Options) -> anyhow::Result<Self> {
         if let Some(bootstrap) = &options.bootstrap {
-            let transport: Arc<dyn Transport> = Arc::new(TcpTransport::new(bootstrap));
+            let mut transport = TcpTransport::new(bootstrap);
+            if let Some(file) = &options.command_config {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("{} could not be read", file.display()))?;
+                transport = transport.with_security(Security::from_properties(&text)?)?;
+            }
+            let transport: Arc<dyn Transport> = Arc::new(transport);
             return Ok(Self {
                 transport,
                 broker: None,

@@ -189,7 +189,7 @@ impl Transport for InProcess {
                 .serve(requests, responses, "in-process".to_owned())
                 .await;
         });
-        Ok(FrameConnection { outgoing, incoming })
+        Ok(FrameConnection::new(outgoing, incoming))
     }
 
     fn bootstrap(&self) -> Vec<BrokerAddress> {

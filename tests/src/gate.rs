@@ -157,7 +157,10 @@ impl Transport for Gate {
         };
         tokio::spawn(way(true).carry(requests, far.outgoing));
         tokio::spawn(way(false).carry(far.incoming, responses));
-        Ok(FrameConnection { outgoing, incoming })
+        Ok(FrameConnection {
+            link: far.link,
+            ..FrameConnection::new(outgoing, incoming)
+        })
     }
 
     fn bootstrap(&self) -> Vec<BrokerAddress> {

@@ -4,10 +4,11 @@
 //! next step.
 //! Never: creates a topic because somebody asked about it.
 
-use anyhow::{anyhow, bail};
-use millstream::client::{Admin, ClientConfig, TcpTransport, Transport};
+use anyhow::{Context, anyhow, bail};
+use millstream::client::{Admin, ClientConfig, Security, TcpTransport, Transport};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long one address may take to answer at first.
@@ -24,12 +25,16 @@ pub(crate) struct Connection {
         default_value = "127.0.0.1:9092"
     )]
     bootstrap: String,
+    /// A properties file with security.protocol, sasl.… and ssl.…, as Kafka's tools take it, for
+    /// brokers that ask for TLS or SASL
+    #[arg(long, global = true, value_name = "FILE")]
+    command_config: Option<PathBuf>,
 }
 
 impl Connection {
     /// The way to the broker, which has been seen to listen.
     pub(crate) fn transport(&self) -> anyhow::Result<TcpTransport> {
-        let transport = TcpTransport::new(&self.bootstrap);
+        let transport = TcpTransport::new(&self.bootstrap).with_security(self.security()?)?;
         let mut refusal = None;
         for address in transport.bootstrap() {
             match knock(&address.host, address.port) {
@@ -48,6 +53,15 @@ impl Connection {
              where it is with --bootstrap HOST:PORT",
             self.bootstrap
         ))
+    }
+
+    fn security(&self) -> anyhow::Result<Security> {
+        let Some(file) = &self.command_config else {
+            return Ok(Security::default());
+        };
+        let about = || format!("--command-config {}", file.display());
+        let text = std::fs::read_to_string(file).with_context(about)?;
+        Security::from_properties(&text).with_context(about)
     }
 
     /// An admin client.

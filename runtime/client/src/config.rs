@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::security::Security;
 
 /// Settings of the connection to a cluster.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct ClientConfig {
     /// Whether the broker may create a topic that is asked for
     /// (`allow.auto.create.topics`, default true).
     pub allow_auto_create_topics: bool,
+    /// TLS and SASL (`security.protocol`, `ssl.…`, `sasl.…`; default neither).
+    pub security: Security,
     /// Seed of all randomness: jitter of pauses and the sticky partition. The same seed and the
     /// same answers give the same behaviour. Not a Kafka setting; default 0.
     pub seed: u64,
@@ -48,6 +51,7 @@ impl Default for ClientConfig {
             retry_backoff_max: Duration::from_secs(1),
             metadata_max_age: Duration::from_secs(300),
             allow_auto_create_topics: true,
+            security: Security::default(),
             seed: 0,
             clock: Clock::system(),
         }

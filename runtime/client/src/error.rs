@@ -9,6 +9,7 @@ use std::sync::Arc;
 use millstream_protocol::{ApiKey, ErrorCode, TopicPartition};
 
 use crate::cluster::{CoordinatorKind, NodeId};
+use crate::security::SecurityError;
 
 /// One request to one broker did not get an answer that can be used.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,6 +59,16 @@ pub enum RequestError {
         /// The broker.
         node: NodeId,
     },
+    /// Client and broker do not trust each other. Nothing was sent.
+    #[error("{api:?} was not sent: {error}")]
+    Security {
+        /// The broker.
+        node: NodeId,
+        /// The request.
+        api: ApiKey,
+        /// Why.
+        error: Arc<SecurityError>,
+    },
     /// The request could not be encoded. Nothing was sent.
     #[error("{api:?} could not be encoded: {reason}")]
     Encode {
@@ -85,9 +96,10 @@ impl RequestError {
         match self {
             Self::Disconnected { sent, .. } | Self::Timeout { sent, .. } => *sent,
             Self::Decode { .. } => true,
-            Self::UnsupportedVersion { .. } | Self::UnknownNode { .. } | Self::Encode { .. } => {
-                false
-            }
+            Self::UnsupportedVersion { .. }
+            | Self::UnknownNode { .. }
+            | Self::Security { .. }
+            | Self::Encode { .. } => false,
         }
     }
 
@@ -98,6 +110,26 @@ impl RequestError {
             self,
             Self::Disconnected { .. } | Self::Timeout { .. } | Self::UnknownNode { .. }
         )
+    }
+
+    /// Why client and broker do not trust each other, if that is what it is.
+    #[must_use]
+    pub fn security(&self) -> Option<&Arc<SecurityError>> {
+        match self {
+            Self::Security { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl ClusterError {
+    /// Why client and broker do not trust each other, if that is what it is.
+    #[must_use]
+    pub fn security(&self) -> Option<&Arc<SecurityError>> {
+        match self {
+            Self::Request(error) => error.security(),
+            _ => None,
+        }
     }
 }
 
@@ -179,6 +211,14 @@ pub enum ConfigError {
         /// What needs it.
         guarantee: &'static str,
     },
+    /// A setting is missing, or what it leads to cannot be used.
+    #[error("{setting}: {reason}")]
+    Unusable {
+        /// The setting, by Kafka's name; with its value unless that is secret.
+        setting: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
     /// A value is out of bounds.
     #[error("{setting}: {reason}")]
     Invalid {
@@ -232,6 +272,12 @@ pub enum UsageError {
     Failed {
         /// What failed it.
         cause: Arc<str>,
+    },
+    /// Client and broker do not trust each other.
+    #[error("{error}; then make a new producer")]
+    Security {
+        /// Why.
+        error: Arc<SecurityError>,
     },
     /// The record can never be sent with these settings.
     #[error(
@@ -336,6 +382,19 @@ pub enum DeliveryError {
     Aborted {
         /// Where the record was going.
         topic_partition: TopicPartition,
+    },
+    /// Client and broker do not trust each other.
+    #[error(
+        "{topic_partition}: {error}; {}",
+        if *.in_doubt { "the record may or may not be in the log" } else { "it was not sent" }
+    )]
+    Security {
+        /// Where the record was going.
+        topic_partition: TopicPartition,
+        /// Why.
+        error: Arc<SecurityError>,
+        /// Whether an earlier attempt may have been appended.
+        in_doubt: bool,
     },
     /// The producer was closed before the record was acknowledged.
     #[error(
@@ -463,6 +522,14 @@ pub enum TransactionError {
     TransactionVersion {
         /// The version that the cluster has.
         found: i16,
+    },
+    /// Client and broker do not trust each other.
+    #[error("transactional.id {transactional_id}: {error}; then make a new producer")]
+    Security {
+        /// The transactional id.
+        transactional_id: Arc<str>,
+        /// Why.
+        error: Arc<SecurityError>,
     },
     /// The producer can do nothing more.
     #[error("transactional.id {transactional_id}: failed for good ({cause}); close the producer")]

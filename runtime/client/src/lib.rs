@@ -1,7 +1,8 @@
 //! Producer, consumer and admin for Millstream's broker and for Apache Kafka.
 //!
 //! The map: [`transport`] moves frames, [`cluster`] knows brokers, leaders and coordinators,
-//! [`producer`] accumulates and sends, [`consumer`] fetches, [`admin`] manages.
+//! [`producer`] accumulates and sends, [`consumer`] fetches, [`admin`] manages; [`security`] is
+//! TLS and SASL.
 //!
 //! Invariants: whatever may have reached a broker is treated as having reached it.
 //! Never: knows the broker's code; the only door is Kafka's protocol.
@@ -14,6 +15,7 @@ pub mod consumer;
 pub mod error;
 pub mod group;
 pub mod producer;
+pub mod security;
 mod settings;
 pub mod transport;
 
@@ -37,4 +39,5 @@ pub use producer::{
     Acks, Delivery, EnqueueError, Enqueued, Producer, ProducerBuilder, ProducerConfig,
     ProducerRecord, RecordMetadata,
 };
+pub use security::{Mechanism, Sasl, Security, SecurityError, SecurityProtocol};
 pub use transport::{BrokerAddress, FrameConnection, IntoTransport, TcpTransport, Transport};

@@ -206,7 +206,7 @@ impl Transport for ScriptedBroker {
         let (outgoing, requests) = mpsc::channel(self.capacity);
         let (answers, incoming) = mpsc::channel(self.capacity);
         tokio::spawn(self.clone().serve(requests, answers));
-        Ok(FrameConnection { outgoing, incoming })
+        Ok(FrameConnection::new(outgoing, incoming))
     }
 
     fn bootstrap(&self) -> Vec<BrokerAddress> {

@@ -79,6 +79,9 @@ pub(crate) fn set<C>(
     if let Some(setting) = SHARED.iter().find(|setting| setting.name == name) {
         return (setting.set)(shared(config), value).map_err(invalid);
     }
+    if shared(config).security.set(name, value)? {
+        return Ok(());
+    }
     if name == "bootstrap.servers" {
         return Err(invalid("the address is what connect(..) is given"));
     }
@@ -224,6 +227,8 @@ mod tests {
         assert!(text.contains("whole number"), "{text}");
         let text = refused("allow.auto.create.topics", "yes");
         assert!(text.contains("neither true nor false"), "{text}");
+        let text = refused("security.protocol", "TLS");
+        assert!(text.contains("SASL_SSL"), "{text}");
         let text = refused("bootstrap.servers", "here:9092");
         assert!(text.contains("connect(..)"), "{text}");
     }

@@ -320,7 +320,7 @@ impl Transport for SimulatedNetwork {
             number,
         };
         tokio::spawn(carry.run((requests, far.outgoing), (far.incoming, responses)));
-        Ok(FrameConnection { outgoing, incoming })
+        Ok(FrameConnection::new(outgoing, incoming))
     }
 
     fn bootstrap(&self) -> Vec<BrokerAddress> {

@@ -100,6 +100,10 @@ impl StreamsConfig {
     /// Sets one setting by Kafka's name.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), StreamsError> {
         self.refuse_locked(name, value)?;
+        let security = self.client.security.set(name, value);
+        if security.map_err(|mistake| StreamsError::Config(mistake.to_string()))? {
+            return Ok(());
+        }
         match name {
             "num.stream.threads" => self.threads = parse(name, value)?,
             "commit.interval.ms" => self.commit_interval = millis(name, value)?,
@@ -338,6 +342,10 @@ mod tests {
             .expect("a setting of every client");
         assert_eq!(config.client.retry_backoff, Duration::from_millis(250));
         assert_eq!(config.effective()["retry.backoff.ms"], "250");
+        config
+            .set("sasl.password", "wordpass")
+            .expect("a setting of every client");
+        assert!(!format!("{config:?}").contains("wordpass"));
         config.set("no.such.setting", "1").expect_err("unknown");
     }
 

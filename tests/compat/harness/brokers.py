@@ -94,6 +94,8 @@ class Kafka(Broker):
     def __init__(self, port=None, heap="512m", folder=None, more=()):
         super().__init__(folder)
         self.heap, self.port, self.more = heap, port or free_port(), more
+        # For a kind of Kafka of its own: of the JVM, and of the command that formats.
+        self.options, self.format_options = (), ()
         self.controller_port = port + 1 if port else free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.settings = os.path.join(self.folder, "server.properties")
@@ -109,7 +111,8 @@ class Kafka(Broker):
         jars.fetch()
         if not os.path.exists(self.data):
             self.format()
-        return jars.java("kafka.Kafka", self.settings, heap=self.heap, options=SERVER_OPTIONS)
+        options = (*SERVER_OPTIONS, *self.options)
+        return jars.java("kafka.Kafka", self.settings, heap=self.heap, options=options)
 
     def format(self):
         with open(
@@ -125,7 +128,7 @@ class Kafka(Broker):
         # As StorageTool's random-uuid makes them, without a JVM.
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = ["format", "--standalone", "-t", cluster, "-c", self.settings]
-        command = jars.java("kafka.tools.StorageTool", *arguments)
+        command = jars.java("kafka.tools.StorageTool", *arguments, *self.format_options)
         subprocess.run(command, stdout=self.log, stderr=self.log, check=True)
 
     def answers(self):

@@ -27,15 +27,15 @@ class Suite:
 
     `everywhere`: it judges what is ours on Apache Kafka, too, and runs there whether that was asked
     or not. `only_on`: the one broker that it is for, whatever was asked. `settings`: more of Apache
-    Kafka's. `partitions`: how many a topic gets that is created by its first use. `by_hand`: runs
-    only when it is named.
+    Kafka's. `kafka`: a kind of Apache Kafka other than the plain one. `partitions`: how many a topic
+    gets that is created by its first use. `by_hand`: runs only when it is named.
     """
 
     def __init__(self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, **more):
         self.name, self.what, self.prepare = name, what, prepare
         self.everywhere, self.only_on = everywhere, only_on
         self.settings, self.by_hand = more.pop("settings", ()), more.pop("by_hand", False)
-        self.partitions = more.pop("partitions", 1)
+        self.partitions, self.kafka = more.pop("partitions", 1), more.pop("kafka", None)
         assert not more, f"no such thing of a suite: {more}"
         self.cases = []
 

@@ -9,6 +9,7 @@ from suites import (
     mixed_groups,
     our_job,
     our_tests,
+    security,
 )
 
 SUITES = [
@@ -20,4 +21,5 @@ SUITES = [
     our_job.SUITE,
     our_tests.SUITE,
     mixed_groups.SUITE,
+    security.SUITE,
 ]

@@ -1,12 +1,12 @@
 //! One connection to one broker: requests go out in order, answers are matched by correlation id.
 //!
-//! Invariants: a request is answered once, or fails once; frames leave in the order of `start`;
-//! a lost connection fails everything that waits, with `sent: true` for what may have been
-//! written.
+//! Invariants: a request is answered once, or fails once; frames leave in the order of `start`,
+//! those of authentication ahead of what is held for it; a lost connection fails everything that
+//! waits, with `sent: true` for what may have been written.
 //! Never: repeats a request, or uses a connection again that missed an answer.
 
 use futures::future::BoxFuture;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,11 +17,14 @@ use millstream_protocol::{
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use super::NodeId;
+use super::authentication::Authentication;
+use super::establish::Refusal;
 use super::versions::BrokerVersions;
 use crate::error::RequestError;
-use crate::transport::FrameConnection;
+use crate::transport::{Ending, FrameConnection, Link};
 
 /// A connection that has done the ApiVersions handshake.
 #[derive(Debug)]
@@ -31,28 +34,47 @@ pub struct Connection {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     node: NodeId,
     client_id: String,
     outgoing: mpsc::Sender<Frame>,
     state: Mutex<State>,
     /// Wakes the connection's task: frames overflowed, or the connection is to be closed.
     wake: Notify,
+    link: Arc<Link>,
+    has_sasl: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next_correlation_id: i32,
-    waiting: FxHashMap<i32, oneshot::Sender<Result<Frame, Arc<str>>>>,
+    waiting: FxHashMap<i32, Asker>,
     /// Frames that the channel had no room for, oldest first.
     overflow: VecDeque<Frame>,
+    /// Frames that wait until authentication is renewed, oldest first; none while nothing waits.
+    held: Option<VecDeque<(i32, Frame)>>,
+    /// How many answers came.
+    answers: u64,
+    /// The task that renews authentication.
+    session: Option<AbortHandle>,
     closed: Option<Arc<str>>,
+}
+
+/// Where an answer goes.
+type Asker = oneshot::Sender<Result<Frame, Lost>>;
+
+/// Why an answer will not come.
+#[derive(Debug)]
+struct Lost {
+    reason: Arc<str>,
+    /// Whether the request may have been written.
+    sent: bool,
 }
 
 /// The answer to a request that was started.
 #[derive(Debug)]
 pub struct PendingResponse {
-    receiver: oneshot::Receiver<Result<Frame, Arc<str>>>,
+    receiver: oneshot::Receiver<Result<Frame, Lost>>,
     shared: Arc<Shared>,
     api: ApiKey,
     api_version: i16,
@@ -75,32 +97,61 @@ impl Answer {
 }
 
 impl Connection {
-    /// Starts the connection's task and asks the broker which versions it serves.
+    /// Starts the connection's task, asks the broker which versions it serves, and authenticates
+    /// where credentials are given.
     ///
     /// # Errors
-    /// Where the connection is lost, times out or answers nonsense.
-    pub fn open<'a>(
+    /// Where the connection is lost, times out or answers nonsense, and where client and broker do
+    /// not trust each other.
+    pub(super) fn open<'a>(
         node: NodeId,
         frames: FrameConnection,
         client_id: &'a str,
+        authentication: Option<Authentication>,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<Self, RequestError>> {
+    ) -> BoxFuture<'a, Result<Self, Refusal>> {
         Box::pin(async move {
+            let link = Arc::clone(&frames.link);
             let shared = Arc::new(Shared {
                 node,
                 client_id: client_id.to_owned(),
                 outgoing: frames.outgoing,
                 state: Mutex::new(State::default()),
                 wake: Notify::new(),
+                link: frames.link,
+                has_sasl: authentication.is_some(),
             });
             tokio::spawn(run(Arc::clone(&shared), frames.incoming));
             let mut connection = Self {
                 shared,
                 versions: BrokerVersions::default(),
             };
-            connection.versions = connection.handshake(timeout).await?;
-            Ok(connection)
+            match connection.establish(authentication, timeout).await {
+                Ok(()) => Ok(connection),
+                // The transport may know better than whoever missed an answer.
+                Err(refusal) => match link.ending() {
+                    Some(Ending::Refused(error)) => Err(Refusal::Lasting(Arc::clone(error))),
+                    _ => Err(refusal),
+                },
+            }
         })
+    }
+
+    async fn establish(
+        &mut self,
+        authentication: Option<Authentication>,
+        timeout: Duration,
+    ) -> Result<(), Refusal> {
+        self.versions = self.handshake(timeout).await?;
+        if let Some(authentication) = authentication {
+            let proven = authentication.prove(&self.shared, &self.versions, timeout);
+            let lifetime = proven.await?;
+            let session =
+                authentication.keep(Arc::clone(&self.shared), self.versions.clone(), lifetime);
+            self.shared.lock().session = Some(tokio::spawn(session).abort_handle());
+        }
+        self.shared.link.establish();
+        Ok(())
     }
 
     async fn handshake(&self, timeout: Duration) -> Result<BrokerVersions, RequestError> {
@@ -188,14 +239,7 @@ impl Connection {
         api_version: i16,
         encode: Encode<'_>,
     ) -> Result<PendingResponse, RequestError> {
-        let (sender, receiver) = oneshot::channel();
-        self.put(api, encode, Some(sender))?;
-        Ok(PendingResponse {
-            receiver,
-            shared: Arc::clone(&self.shared),
-            api,
-            api_version,
-        })
+        self.shared.start(api, api_version, encode, Turn::Own)
     }
 
     /// Puts a request on its way that the broker never answers (Produce with acks=0).
@@ -210,45 +254,7 @@ impl Connection {
         let encode = |correlation_id, client_id: &str| {
             encode_request(api_version, correlation_id, Some(client_id), request)
         };
-        self.put(R::API, Box::new(encode), None)
-    }
-
-    fn put(
-        &self,
-        api: ApiKey,
-        encode: Encode<'_>,
-        answer: Option<oneshot::Sender<Result<Frame, Arc<str>>>>,
-    ) -> Result<(), RequestError> {
-        let shared = &self.shared;
-        let mut state = shared.lock();
-        if let Some(reason) = &state.closed {
-            return Err(shared.disconnected(api, false, reason));
-        }
-        let correlation_id = state.next_correlation_id;
-        let frame =
-            encode(correlation_id, &shared.client_id).map_err(|error| RequestError::Encode {
-                api,
-                reason: error.to_string().into(),
-            })?;
-        state.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
-        if state.overflow.is_empty() {
-            match shared.outgoing.try_send(frame) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(frame)) => {
-                    state.overflow.push_back(frame);
-                    shared.wake.notify_one();
-                }
-                Err(mpsc::error::TrySendError::Closed(_)) => {
-                    return Err(shared.disconnected(api, false, "the transport has closed"));
-                }
-            }
-        } else {
-            state.overflow.push_back(frame);
-        }
-        if let Some(answer) = answer {
-            state.waiting.insert(correlation_id, answer);
-        }
-        Ok(())
+        self.shared.put(R::API, Box::new(encode), None, Turn::Own)
     }
 
     /// Closes the connection; everything that waits fails.
@@ -292,7 +298,7 @@ impl PendingResponse {
     async fn frame(self, timeout: Duration) -> Result<Frame, RequestError> {
         match tokio::time::timeout(timeout, self.receiver).await {
             Ok(Ok(Ok(frame))) => Ok(frame),
-            Ok(Ok(Err(reason))) => Err(self.shared.disconnected(self.api, true, &reason)),
+            Ok(Ok(Err(lost))) => Err(self.shared.disconnected(self.api, lost.sent, &lost.reason)),
             Ok(Err(_)) => Err(self
                 .shared
                 .disconnected(self.api, true, "the connection ended")),
@@ -309,7 +315,116 @@ impl PendingResponse {
     }
 }
 
+/// When a frame leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Behind all others.
+    Own,
+    /// Ahead of those that are held for authentication.
+    Ahead,
+}
+
 impl Shared {
+    /// Starts a request of authentication: it does not wait until authentication is renewed.
+    pub(super) fn start_ahead<R: Request>(
+        self: &Arc<Self>,
+        api_version: i16,
+        request: &R,
+    ) -> Result<PendingResponse, RequestError> {
+        let encode = |correlation_id, client_id: &str| {
+            encode_request(api_version, correlation_id, Some(client_id), request)
+        };
+        self.start(R::API, api_version, Box::new(encode), Turn::Ahead)
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        api: ApiKey,
+        api_version: i16,
+        encode: Encode<'_>,
+        turn: Turn,
+    ) -> Result<PendingResponse, RequestError> {
+        let (sender, receiver) = oneshot::channel();
+        self.put(api, encode, Some(sender), turn)?;
+        Ok(PendingResponse {
+            receiver,
+            shared: Arc::clone(self),
+            api,
+            api_version,
+        })
+    }
+
+    fn put(
+        &self,
+        api: ApiKey,
+        encode: Encode<'_>,
+        answer: Option<Asker>,
+        turn: Turn,
+    ) -> Result<(), RequestError> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.closed {
+            return Err(self.disconnected(api, false, reason));
+        }
+        let correlation_id = state.next_correlation_id;
+        let frame =
+            encode(correlation_id, &self.client_id).map_err(|error| RequestError::Encode {
+                api,
+                reason: error.to_string().into(),
+            })?;
+        state.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
+        if let Some(held) = state.held.as_mut().filter(|_| turn == Turn::Own) {
+            held.push_back((correlation_id, frame));
+        } else if state.overflow.is_empty() {
+            match self.outgoing.try_send(frame) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(frame)) => {
+                    state.overflow.push_back(frame);
+                    self.wake.notify_one();
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => {
+                    return Err(self.disconnected(api, false, "the transport has closed"));
+                }
+            }
+        } else {
+            state.overflow.push_back(frame);
+        }
+        if let Some(answer) = answer {
+            state.waiting.insert(correlation_id, answer);
+        }
+        Ok(())
+    }
+
+    /// Requests that are started from now on wait for [`Shared::release`].
+    pub(super) fn hold(&self) {
+        self.lock().held.get_or_insert_default();
+    }
+
+    /// What was held goes on its way.
+    pub(super) fn release(&self) {
+        let mut state = self.lock();
+        if let Some(held) = state.held.take() {
+            state
+                .overflow
+                .extend(held.into_iter().map(|(_, frame)| frame));
+        }
+        self.wake.notify_one();
+    }
+
+    /// Why no more frames come.
+    fn end(&self) -> String {
+        const CLOSED: &str = "the broker closed the connection";
+        match self.link.ending() {
+            Some(Ending::Lost(reason)) => format!("{CLOSED}: {reason}"),
+            Some(Ending::Refused(error)) => error.to_string(),
+            // ApiVersions alone was answered, or not even that.
+            None if !self.has_sasl && self.lock().answers < 2 => format!(
+                "{CLOSED} without an answer, as listeners do that ask for TLS or SASL \
+                 (security.protocol)"
+            ),
+            None => CLOSED.to_owned(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -338,21 +453,29 @@ impl Shared {
         }
     }
 
-    fn close(&self, reason: &str) {
-        let waiting = {
+    pub(super) fn close(&self, reason: &str) {
+        let (waiting, held) = {
             let mut state = self.lock();
             if state.closed.is_some() {
                 return;
             }
             state.closed = Some(reason.into());
             state.overflow.clear();
-            std::mem::take(&mut state.waiting)
+            if let Some(session) = state.session.take() {
+                session.abort();
+            }
+            (std::mem::take(&mut state.waiting), state.held.take())
         };
+        let unsent: BTreeSet<i32> = held.into_iter().flatten().map(|(id, _)| id).collect();
         let mut waiting: Vec<_> = waiting.into_iter().collect();
         waiting.sort_unstable_by_key(|(correlation_id, _)| *correlation_id);
-        for (_, answer) in waiting {
+        for (correlation_id, answer) in waiting {
+            let lost = Lost {
+                reason: reason.into(),
+                sent: !unsent.contains(&correlation_id),
+            };
             // The waiter may be gone; then nobody needs to know.
-            let _ = answer.send(Err(reason.into()));
+            let _ = answer.send(Err(lost));
         }
         self.wake.notify_one();
     }
@@ -362,7 +485,11 @@ impl Shared {
             self.close("an answer was too short to hold a correlation id");
             return;
         };
-        let waiter = self.lock().waiting.remove(&correlation_id);
+        let waiter = {
+            let mut state = self.lock();
+            state.answers = state.answers.saturating_add(1);
+            state.waiting.remove(&correlation_id)
+        };
         match waiter {
             // The waiter may be gone; then nobody needs the answer.
             Some(waiter) => drop(waiter.send(Ok(frame))),
@@ -394,7 +521,7 @@ async fn run(shared: Arc<Shared>, mut incoming: mpsc::Receiver<Frame>) {
             biased;
             frame = incoming.recv() => match frame {
                 Some(frame) => shared.answer(frame),
-                None => shared.close("the broker closed the connection"),
+                None => shared.close(&shared.end()),
             },
             permit = shared.outgoing.reserve(), if more_to_send => {
                 let Ok(permit) = permit else {

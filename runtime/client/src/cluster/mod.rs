@@ -4,8 +4,10 @@
 //! one metadata request at a time; APIs that may wait in the broker have connections of their own.
 //! Never: repeats a request by itself, since only the caller knows whether that is safe.
 
+mod authentication;
 mod connection;
 mod coordinator;
+mod establish;
 mod metadata;
 mod retry;
 mod topics;
@@ -25,13 +27,15 @@ use connection::Answer;
 pub use connection::{Connection, PendingResponse};
 pub use coordinator::CoordinatorKind;
 pub(crate) use coordinator::millis;
+use establish::{Establish, Refusal};
 pub use metadata::{PartitionMetadata, TopicMetadata};
 pub use retry::backoff;
 pub use versions::BrokerVersions;
 
 use crate::clock::Clock;
 use crate::config::ClientConfig;
-use crate::error::{ClusterError, RequestError};
+use crate::error::{ClusterError, ConfigError, RequestError};
+use crate::security::Prepared;
 use crate::transport::{BrokerAddress, Transport};
 
 /// A broker's id. Bootstrap addresses, whose ids are not known yet, have negative ones.
@@ -85,6 +89,8 @@ struct Inner {
     transport: Arc<dyn Transport>,
     bootstrap: Vec<BrokerAddress>,
     config: ClientConfig,
+    /// A mistake in it is the answer to every request.
+    security: Result<Arc<Prepared>, ConfigError>,
     state: Mutex<State>,
     /// Single flight of metadata requests.
     refreshing: tokio::sync::Mutex<()>,
@@ -100,6 +106,8 @@ struct State {
     random: fastrand::Rng,
     /// Moves on when a broker fails, so that the next question goes to another one.
     rotation: usize,
+    /// Why the last attempt to connect failed, where trying again does not help.
+    refusal: Option<RequestError>,
 }
 
 /// The place of one connection, open or not.
@@ -135,12 +143,19 @@ impl Cluster {
             coordinators: BTreeMap::new(),
             random: fastrand::Rng::with_seed(config.seed),
             rotation: 0,
+            refusal: None,
         };
         let bootstrap = transport.bootstrap();
+        let security = if config.security.is_unset() {
+            transport.security().prepare()
+        } else {
+            config.security.prepare()
+        };
         Self {
             inner: Arc::new(Inner {
                 transport,
                 bootstrap,
+                security,
                 config,
                 state: Mutex::new(state),
                 refreshing: tokio::sync::Mutex::new(()),
@@ -286,54 +301,85 @@ impl Cluster {
             tokio::time::sleep_until(not_before).await;
         }
         // Counted first, so that an attempt that is cancelled half-way counts as well.
-        let pause = {
-            let mut state = self.lock();
-            let random = state.random.f64();
-            let config = self.config();
-            backoff(
-                config.reconnect_backoff,
-                config.reconnect_backoff_max,
-                failures.count,
-                random,
-            )
-        };
+        let random = self.lock().random.f64();
+        let config = self.config();
+        let pause = backoff(
+            config.reconnect_backoff,
+            config.reconnect_backoff_max,
+            failures.count,
+            random,
+        );
         failures.count = failures.count.saturating_add(1);
         failures.not_before = Some(Instant::now() + pause);
-        let establish = establish(
-            Arc::clone(&self.inner.transport),
-            address.clone(),
+        let establish = Establish {
+            transport: Arc::clone(&self.inner.transport),
+            security: self.inner.security.clone(),
+            address: address.clone(),
             node,
-            self.inner.config.client_id.clone(),
-            self.inner.config.connect_timeout,
-        );
+            client_id: config.client_id.clone(),
+            setup: config.connect_timeout,
+            random,
+        };
         // The caller may be on a runtime of its own that has no sockets, or that a user's closure
         // blocks: a connection's tasks belong where the cluster began.
-        let established = self.runtime().spawn(establish).await;
+        let established = self.runtime().spawn(establish.run()).await;
         let refused = match established {
             Ok(Ok(connection)) => {
                 *failures = Failures::default();
+                self.lock().refusal = None;
                 let connection = Arc::new(connection);
                 *slot.open.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Arc::clone(&connection));
                 return Ok(connection);
             }
             Ok(Err(refused)) => refused,
-            Err(ended) => ended.to_string(),
+            Err(ended) => Refusal::Passing(ended.to_string()),
         };
-        self.lock().rotation += 1;
+        Err(self.not_connected(node, api, &address, refused, failures.count))
+    }
+
+    /// What a failed attempt to connect means.
+    fn not_connected(
+        &self,
+        node: NodeId,
+        api: ApiKey,
+        address: &BrokerAddress,
+        refused: Refusal,
+        failures: u32,
+    ) -> RequestError {
+        let mut state = self.lock();
+        state.rotation += 1;
+        let reason = match refused {
+            Refusal::Passing(reason) => reason,
+            Refusal::Lasting(error) => {
+                if failures == 1 {
+                    tracing::error!(%error, "client and broker do not trust each other");
+                }
+                let refusal = RequestError::Security { node, api, error };
+                state.refusal = Some(refusal.clone());
+                return refusal;
+            }
+        };
         // Said once an outage: whoever waits should know what for.
-        if failures.count == 1 {
-            tracing::warn!(%address, reason = %refused, "no broker answers; trying on");
+        if failures == 1 {
+            tracing::warn!(%address, %reason, "no broker answers; trying on");
         } else {
-            tracing::debug!(%node, %address, reason = %refused, "cannot connect to the broker");
+            tracing::debug!(%node, %address, %reason, "cannot connect to the broker");
         }
-        let reason = format!("cannot connect to {address}: {refused}").into();
-        Err(RequestError::Disconnected {
+        let reason = format!("cannot connect to {address}: {reason}").into();
+        RequestError::Disconnected {
             node,
             api,
             sent: false,
             reason,
-        })
+        }
+    }
+
+    /// Why the last attempt to connect failed, where client and broker do not trust each other:
+    /// for whoever waits for something that others ask for. Told once an attempt.
+    #[must_use]
+    pub(crate) fn take_refusal(&self) -> Option<RequestError> {
+        self.lock().refusal.take()
     }
 
     /// Sends one request to one broker and waits for the answer: one attempt, connecting where
@@ -440,23 +486,6 @@ impl Cluster {
                 connection.close("the client was closed");
             }
         }
-    }
-}
-
-/// Makes a connection, handshake included; the error says what went wrong.
-async fn establish(
-    transport: Arc<dyn Transport>,
-    address: BrokerAddress,
-    node: NodeId,
-    client_id: String,
-    setup: Duration,
-) -> Result<Connection, String> {
-    match tokio::time::timeout(setup, transport.connect(&address)).await {
-        Ok(Ok(frames)) => Connection::open(node, frames, &client_id, setup)
-            .await
-            .map_err(|error| error.to_string()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("not connected within {} ms", millis(setup))),
     }
 }
 

@@ -124,6 +124,7 @@ impl ConsumerConfig {
     /// # Errors
     /// Names the settings and what is wrong with them.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.client.security.check()?;
         let invalid = |setting: String, reason| Err(ConfigError::Invalid { setting, reason });
         let contradiction = |first: &str, second: &str, reason| {
             Err(ConfigError::Contradiction {

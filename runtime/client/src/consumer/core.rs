@@ -14,6 +14,7 @@ use super::error::ConsumerError;
 use super::fetched::Decoding;
 use super::positions::{BufferLimits, LogEnd, Position, Positions};
 use crate::cluster::Cluster;
+use crate::error::RequestError;
 use crate::transport::Transport;
 
 /// Who this consumer is to its coordinator under the consumer protocol.
@@ -70,6 +71,13 @@ impl Core {
     pub(crate) fn set_member_epoch(&self, epoch: Option<MemberEpoch>) {
         let member_epoch = self.member_epoch.lock();
         *member_epoch.unwrap_or_else(PoisonError::into_inner) = epoch;
+    }
+
+    /// Why no broker could be asked, where trying again does not help; told once an attempt.
+    pub(crate) fn take_refusal(&self) -> Option<RequestError> {
+        self.cluster
+            .take_refusal()
+            .or_else(|| self.hot.take_refusal())
     }
 
     pub(crate) fn now_ms(&self) -> i64 {

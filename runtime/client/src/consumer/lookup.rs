@@ -234,6 +234,9 @@ pub(crate) async fn list_offsets(
         if open.is_empty() {
             return Ok(found);
         }
+        if let Some(refusal) = cluster.take_refusal() {
+            return Err(refusal.into());
+        }
         let pause = cluster.retry_pause(attempt);
         if started.elapsed() + pause >= patience {
             return Err(ConsumerError::Timeout {

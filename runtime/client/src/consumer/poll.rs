@@ -72,6 +72,9 @@ impl Consumer {
                 core.for_fetcher.notify_one();
                 return taken;
             }
+            if let Some(refusal) = core.take_refusal() {
+                return Err(refusal.into());
+            }
             let rung = core.for_poll.notified();
             if tokio::time::timeout_at(deadline, rung).await.is_err() {
                 // A poll that may not wait still lets the background tasks run.

@@ -299,6 +299,7 @@ impl ProducerBuilder {
 
 impl ProducerConfig {
     fn check(mut self, explicit_delivery_timeout: bool) -> Result<Self, ConfigError> {
+        self.client.security.check()?;
         let invalid = |setting: String, reason| Err(ConfigError::Invalid { setting, reason });
         if self.max_in_flight == 0 {
             let setting = "max.in.flight.requests.per.connection=0".to_owned();

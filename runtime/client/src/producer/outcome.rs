@@ -20,6 +20,7 @@ use super::idempotence::{Outstanding, ProducerIdentity, Stage, sequence_after};
 use super::sender::{Entry, Sender};
 use crate::cluster::millis;
 use crate::error::{ClusterError, DeliveryError, RequestError};
+use crate::security::SecurityError;
 
 /// What a batch of our own may decompress to when it is split.
 const SPLIT_BYTES_MAX: usize = 1 << 30;
@@ -69,6 +70,12 @@ impl Sender {
     pub(super) fn settle_lost(&mut self, entries: &[Entry], error: &RequestError, now_ms: i64) {
         let reason: Arc<str> = error.to_string().into();
         tracing::debug!(%error, "a produce request was lost");
+        if let Some(refusal) = error.security() {
+            for entry in entries {
+                self.again(entry, false, Arc::clone(&reason), now_ms);
+            }
+            return self.distrust(refusal);
+        }
         if !error.is_retriable() && !error.may_have_been_sent() {
             self.shared.fail_transaction(&reason);
             for entry in entries {
@@ -87,6 +94,36 @@ impl Sender {
                 Arc::clone(&reason),
                 now_ms,
             );
+        }
+    }
+
+    /// Client and broker do not trust each other: all that waits fails, and so does the producer.
+    pub(super) fn distrust(&mut self, refusal: &Arc<SecurityError>) {
+        self.shared.distrust(refusal);
+        let error = |state: &BatchState, in_doubt| DeliveryError::Security {
+            topic_partition: state.topic_partition.clone(),
+            error: Arc::clone(refusal),
+            in_doubt,
+        };
+        let unsent = self.shared.lock().drain_all();
+        for batch in unsent {
+            let failed = error(&batch.state, false);
+            self.resolve(&batch.state, Outcome::Failed(failed));
+        }
+        for index in self.busy.clone() {
+            let waiting: Vec<(u64, bool)> = self.lanes.get(index).map_or_else(Vec::new, |lane| {
+                let waits = |batch: &&Outstanding| batch.stage != Stage::InFlight;
+                let waiting = lane.outstanding.iter().filter(waits);
+                waiting
+                    .map(|batch| (batch.state.id, batch.in_doubt))
+                    .collect()
+            });
+            for (batch_id, in_doubt) in waiting {
+                if let Some(batch) = self.remove(index, batch_id, true) {
+                    let failed = error(&batch.state, in_doubt);
+                    self.resolve(&batch.state, Outcome::Failed(failed));
+                }
+            }
         }
     }
 
@@ -337,7 +374,13 @@ impl Sender {
             Err(ClusterError::Request(error)) if error.is_retriable() => {
                 (format!("no producer id: {error}"), false)
             }
-            Err(error) => (format!("no producer id: {error}"), true),
+            Err(error) => {
+                if let Some(refusal) = error.security() {
+                    self.identifying.ended(None, now_ms);
+                    return self.distrust(refusal);
+                }
+                (format!("no producer id: {error}"), true)
+            }
         };
         let (reason, fatal) = failed;
         let reason: Arc<str> = reason.into();

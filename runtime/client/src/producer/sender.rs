@@ -272,6 +272,9 @@ impl Sender {
             tracing::debug!(%node, %error, "the leader cannot be reached");
             self.note_last(&error.to_string().into());
             self.refresh_wanted = true;
+            if let Some(refusal) = error.security() {
+                self.distrust(refusal);
+            }
         }
     }
 
@@ -308,6 +311,9 @@ impl Sender {
         if let Err(error) = &result {
             tracing::debug!(%error, "metadata could not be refreshed");
             self.refresh_wanted = true;
+            if let Some(refusal) = error.security() {
+                self.distrust(refusal);
+            }
         }
         self.refreshing.ended(Some(pause_ms), now_ms);
         if result.is_ok() {

@@ -5,7 +5,7 @@
 //! Never: waits while a lock is held.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -13,6 +13,7 @@ use super::accumulator::Accumulator;
 use super::idempotence::ProducerIdentity;
 use super::transaction::machine::{Event, Machine, Refusal, State};
 use crate::error::{DeliveryError, UsageError};
+use crate::security::SecurityError;
 
 /// What the sender may send as, inside the open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     pub(super) transactional_id: Option<Arc<str>>,
     implicit_add: AtomicBool,
     closed: AtomicBool,
+    /// Why the producer failed, where client and broker do not trust each other.
+    distrust: OnceLock<Arc<SecurityError>>,
     /// The first error of records that nobody waits for one by one.
     uncounted: Mutex<Option<DeliveryError>>,
     /// Wakes the sender's task.
@@ -52,6 +55,7 @@ impl Shared {
             transactional_id,
             implicit_add: AtomicBool::new(true),
             closed: AtomicBool::new(false),
+            distrust: OnceLock::new(),
             uncounted: Mutex::default(),
             wake: Notify::new(),
             space: Notify::new(),
@@ -132,6 +136,22 @@ impl Shared {
                 cause: Arc::clone(cause),
             }));
         }
+    }
+
+    /// The producer fails, since client and broker do not trust each other.
+    pub(super) fn distrust(&self, refusal: &Arc<SecurityError>) {
+        let _ = self.distrust.set(Arc::clone(refusal));
+        self.fail_producer(&refusal.to_string().into());
+        if !self.closed.load(Ordering::Relaxed) {
+            self.lock().set_gate(Some(UsageError::Security {
+                error: Arc::clone(refusal),
+            }));
+        }
+    }
+
+    /// Why the producer failed, if that is it.
+    pub(super) fn distrusted(&self) -> Option<&Arc<SecurityError>> {
+        self.distrust.get()
     }
 
     /// A newer producer has taken over.

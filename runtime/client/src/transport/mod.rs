@@ -4,6 +4,7 @@
 //! connection.
 //! Never: retries, waits between attempts (the cluster does), or looks into a frame.
 
+mod link;
 mod tcp;
 
 use std::fmt;
@@ -15,7 +16,11 @@ use async_trait::async_trait;
 use millstream_protocol::Frame;
 use tokio::sync::mpsc;
 
+pub use link::{Ending, Link};
 pub use tcp::TcpTransport;
+
+use crate::error::ConfigError;
+use crate::security::{Security, SecurityError, Tls};
 
 /// Where a broker listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +61,20 @@ pub struct FrameConnection {
     pub outgoing: mpsc::Sender<Frame>,
     /// Frames from the broker.
     pub incoming: mpsc::Receiver<Frame>,
+    /// What both ends tell each other beside the frames.
+    pub link: Arc<Link>,
+}
+
+impl FrameConnection {
+    /// A connection of these two channels.
+    #[must_use]
+    pub fn new(outgoing: mpsc::Sender<Frame>, incoming: mpsc::Receiver<Frame>) -> Self {
+        Self {
+            outgoing,
+            incoming,
+            link: Arc::default(),
+        }
+    }
 }
 
 /// Opens connections to brokers. TCP, the embedded broker and the simulator implement it.
@@ -64,8 +83,29 @@ pub trait Transport: Send + Sync + Debug {
     /// Opens one connection. An error means that nothing was sent.
     async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection>;
 
+    /// As [`connect`](Self::connect), within TLS. What trying again does not mend is a
+    /// [`SecurityError`] inside of the error. Transports that are no network have no TLS.
+    async fn connect_tls(
+        &self,
+        _address: &BrokerAddress,
+        _tls: &Tls,
+    ) -> io::Result<FrameConnection> {
+        Err(io::Error::other(SecurityError::Settings(
+            ConfigError::Contradiction {
+                first: "security.protocol=SSL or SASL_SSL".to_owned(),
+                second: "a transport without TLS".to_owned(),
+                reason: "an embedded broker is reached in the process: leave security.protocol out",
+            },
+        )))
+    }
+
     /// The addresses to begin with, before any metadata is known.
     fn bootstrap(&self) -> Vec<BrokerAddress>;
+
+    /// What clients use whose own settings of security are the default.
+    fn security(&self) -> Security {
+        Security::default()
+    }
 }
 
 /// Whatever a client can be connected to: a transport, `"host:port,host:port"`, or the facade's

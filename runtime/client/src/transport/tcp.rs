@@ -1,26 +1,33 @@
 //! Frames over TCP: a four-byte length, then the frame.
 //!
-//! Invariants: a frame never exceeds the limit in either direction; memory for an incoming frame
-//! grows with the bytes that arrived, not with the length that was announced.
+//! Invariants: a frame never exceeds the limit in either direction, which is a small one until the
+//! connection is established; memory for an incoming frame grows with the bytes that arrived, not
+//! with the length that was announced.
 //! Never: reconnects; a connection that fails is closed and stays closed.
 
 use std::io;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millstream_protocol::Frame;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
-use super::{BrokerAddress, FrameConnection, Transport};
+use super::{BrokerAddress, Ending, FrameConnection, Link, Transport};
+use crate::error::ConfigError;
+use crate::security::{Security, SecurityError, Tls};
 
 /// Frames queued a direction before the sender of frames has to wait.
 const QUEUED_FRAMES: usize = 64;
 /// How many bytes a read asks for at least.
 const READ_BYTES: usize = 64 * 1024;
+/// The largest frame from a broker that has not answered the handshake yet.
+const HANDSHAKE_FRAME_BYTES_MAX: usize = 1024 * 1024;
+/// How a TLS record with an alert begins, which no frame does.
+const TLS_ALERT: &[u8] = &[0x15, 0x03];
 /// Slices handed to one vectored write.
 const SLICES_PER_WRITE: usize = 64;
 
@@ -29,6 +36,7 @@ const SLICES_PER_WRITE: usize = 64;
 pub struct TcpTransport {
     bootstrap: Vec<BrokerAddress>,
     frame_bytes_max: usize,
+    security: Security,
 }
 
 impl TcpTransport {
@@ -44,7 +52,19 @@ impl TcpTransport {
         Self {
             bootstrap,
             frame_bytes_max: Self::FRAME_BYTES_MAX,
+            security: Security::default(),
         }
+    }
+
+    /// TLS and SASL for every client that is connected with this and says nothing of security in
+    /// its own settings.
+    ///
+    /// # Errors
+    /// As [`Security::check`].
+    pub fn with_security(mut self, security: Security) -> Result<Self, ConfigError> {
+        security.check()?;
+        self.security = security;
+        Ok(self)
     }
 
     /// Sets the largest frame that is sent or accepted, in bytes.
@@ -79,12 +99,56 @@ fn parse_address(text: &str) -> Option<BrokerAddress> {
 #[async_trait]
 impl Transport for TcpTransport {
     async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
-        let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
-        stream.set_nodelay(true)?;
-        let (read_half, write_half) = stream.into_split();
+        let (read_half, write_half) = open(address).await?.into_split();
+        Ok(self.carry(address, read_half, write_half, |_, _| None))
+    }
+
+    #[cfg(feature = "tls")]
+    async fn connect_tls(&self, address: &BrokerAddress, tls: &Tls) -> io::Result<FrameConnection> {
+        use crate::security::{Phase, diagnose};
+        let stream = tls.connect(address, open(address).await?).await?;
+        let (read_half, write_half) = tokio::io::split(stream);
+        let diagnosis =
+            |peer: &BrokerAddress, error: &io::Error| diagnose(peer, error, Phase::Established);
+        Ok(self.carry(address, read_half, write_half, diagnosis))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn connect_tls(&self, _: &BrokerAddress, tls: &Tls) -> io::Result<FrameConnection> {
+        match *tls {}
+    }
+
+    fn bootstrap(&self) -> Vec<BrokerAddress> {
+        self.bootstrap.clone()
+    }
+
+    fn security(&self) -> Security {
+        self.security.clone()
+    }
+}
+
+async fn open(address: &BrokerAddress) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// What an error of the stream means beside that the connection is lost.
+type Diagnosis = fn(&BrokerAddress, &io::Error) -> Option<SecurityError>;
+
+impl TcpTransport {
+    /// Starts the two tasks that move frames over an open stream.
+    fn carry(
+        &self,
+        address: &BrokerAddress,
+        read_half: impl AsyncRead + Unpin + Send + 'static,
+        write_half: impl AsyncWrite + Unpin + Send + 'static,
+        diagnosis: Diagnosis,
+    ) -> FrameConnection {
         let (outgoing, to_write) = mpsc::channel(QUEUED_FRAMES);
         let (arrived, incoming) = mpsc::channel(QUEUED_FRAMES);
         let limit = self.frame_bytes_max;
+        let connection = FrameConnection::new(outgoing, incoming);
         let peer = address.clone();
         tokio::spawn(async move {
             if let Err(error) = write_frames(write_half, to_write, limit).await {
@@ -92,29 +156,47 @@ impl Transport for TcpTransport {
             }
         });
         let peer = address.clone();
+        let link = Arc::clone(&connection.link);
         tokio::spawn(async move {
             let closed = arrived.clone();
             tokio::select! {
                 biased;
                 () = closed.closed() => {}
-                result = read_frames(read_half, arrived, limit) => {
+                result = read_frames(read_half, arrived, &link, limit) => {
                     if let Err(error) = result {
                         tracing::debug!(peer = %peer, %error, "reading from the broker failed");
+                        link.end(ending(&peer, &error, diagnosis));
                     }
                 }
             }
         });
-        Ok(FrameConnection { outgoing, incoming })
+        connection
     }
+}
 
-    fn bootstrap(&self) -> Vec<BrokerAddress> {
-        self.bootstrap.clone()
+fn ending(peer: &BrokerAddress, error: &io::Error, diagnosis: Diagnosis) -> Ending {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner.cloned().or_else(|| diagnosis(peer, error)) {
+        Some(refused) => Ending::Refused(Arc::new(refused)),
+        None if is_tls_alert(error) => Ending::Refused(Arc::new(SecurityError::TlsListener {
+            broker: peer.clone(),
+        })),
+        None => Ending::Lost(error.to_string().into()),
     }
+}
+
+/// A stream without TLS began with an alert of TLS.
+#[derive(Debug, thiserror::Error)]
+#[error("the broker answers with an alert of TLS")]
+struct TlsAlert;
+
+fn is_tls_alert(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<TlsAlert>())
 }
 
 /// Writes queued frames, as many as wait in one go, until the queue closes.
 async fn write_frames(
-    mut stream: OwnedWriteHalf,
+    mut stream: impl AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Frame>,
     limit: usize,
 ) -> io::Result<()> {
@@ -141,11 +223,15 @@ async fn write_frames(
             );
         }
         write_parts(&mut stream, &mut parts).await?;
+        stream.flush().await?;
     }
     stream.shutdown().await
 }
 
-async fn write_parts(stream: &mut OwnedWriteHalf, parts: &mut [Bytes]) -> io::Result<()> {
+async fn write_parts(
+    stream: &mut (impl AsyncWrite + Unpin),
+    parts: &mut [Bytes],
+) -> io::Result<()> {
     let mut first = 0;
     while let Some(pending) = parts.get_mut(first..).filter(|pending| !pending.is_empty()) {
         let slices: Vec<IoSlice<'_>> = pending
@@ -175,13 +261,24 @@ async fn write_parts(stream: &mut OwnedWriteHalf, parts: &mut [Bytes]) -> io::Re
 
 /// Reads frames until the peer closes, nobody listens any more or a length is out of bounds.
 async fn read_frames(
-    mut stream: OwnedReadHalf,
+    mut stream: impl AsyncRead + Unpin,
     frames: mpsc::Sender<Frame>,
+    link: &Link,
     limit: usize,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
     loop {
-        while let Some(frame) = take_frame(&mut buffer, limit)? {
+        if !link.is_established() && buffer.starts_with(TLS_ALERT) {
+            return Err(io::Error::other(TlsAlert));
+        }
+        while let Some(frame) = {
+            let now = if link.is_established() {
+                limit
+            } else {
+                limit.min(HANDSHAKE_FRAME_BYTES_MAX)
+            };
+            take_frame(&mut buffer, now)?
+        } {
             if frames.send(Frame::from_bytes(frame)).await.is_err() {
                 return Ok(());
             }
@@ -263,7 +360,9 @@ mod tests {
         let FrameConnection {
             outgoing,
             mut incoming,
+            link,
         } = transport.connect(&address).await.unwrap();
+        link.establish();
         for size in [0_usize, 1, 1000, 300_000] {
             let segments = (0..100).map(|i| Bytes::from(vec![u8::try_from(i).unwrap(); size]));
             outgoing

@@ -599,7 +599,7 @@ impl Transport for FakeBroker {
         let (outgoing, requests) = mpsc::channel(16);
         let (answers, incoming) = mpsc::channel(16);
         tokio::spawn(self.clone().serve(requests, answers));
-        Ok(FrameConnection { outgoing, incoming })
+        Ok(FrameConnection::new(outgoing, incoming))
     }
 
     fn bootstrap(&self) -> Vec<BrokerAddress> {

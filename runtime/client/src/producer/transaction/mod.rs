@@ -76,6 +76,9 @@ impl Producer {
                 our_epoch: identity.map_or(-1, |identity| identity.epoch),
                 newer_epoch,
             },
+            State::FatalError if let Some(error) = self.handle.shared.distrusted() => {
+                self.distrusted(error, &id)
+            }
             State::FatalError => TransactionError::Fatal {
                 transactional_id: id,
                 cause,
@@ -348,6 +351,9 @@ impl Producer {
                 Attempt::Stop(TransactionError::Abortable { .. }) if !committed => {
                     return self.renew(id, started).await;
                 }
+                Attempt::Stop(TransactionError::Security { error, .. }) if self.in_doubt() => {
+                    return Err(self.out_of_time(call, id, started, error.to_string().into()));
+                }
                 Attempt::Stop(error) => return Err(error),
             };
             if !self.pause(attempt, started).await {
@@ -494,8 +500,7 @@ impl Producer {
     ) -> TransactionError {
         let transactional_id = Arc::clone(id);
         let waited_ms = millis(started.elapsed());
-        let in_doubt = self.handle.shared.with_machine(|machine| machine.in_doubt);
-        if in_doubt == Some(true) {
+        if self.in_doubt() {
             TransactionError::CommitInDoubt {
                 transactional_id,
                 waited_ms,
@@ -509,6 +514,12 @@ impl Producer {
                 last,
             }
         }
+    }
+
+    /// Whether a commit was sent and its answer is missing.
+    fn in_doubt(&self) -> bool {
+        let in_doubt = self.handle.shared.with_machine(|machine| machine.in_doubt);
+        in_doubt == Some(true)
     }
 
     fn left(&self, started: Instant) -> Duration {
@@ -531,6 +542,13 @@ impl Producer {
     /// What a request without an answer means: again, unless it can never work.
     fn lost<T>(&self, error: ClusterError, id: &Arc<str>) -> Attempt<T> {
         let cause: Arc<str> = error.to_string().into();
+        if let Some(refusal) = error.security() {
+            // A commit that was sent may have happened, whatever became of the trust since.
+            if !self.in_doubt() {
+                self.handle.shared.distrust(refusal);
+            }
+            return Attempt::Stop(self.distrusted(refusal, id));
+        }
         let again = match &error {
             ClusterError::Request(error) => error.is_retriable() || error.may_have_been_sent(),
             ClusterError::CoordinatorTimeout { .. } => true,

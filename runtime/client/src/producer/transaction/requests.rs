@@ -28,6 +28,7 @@ use super::{AddResult, Attempt};
 use crate::cluster::{CoordinatorKind, millis};
 use crate::error::{ClusterError, TransactionError};
 use crate::group::{GroupMetadata, OffsetAndMetadata};
+use crate::security::SecurityError;
 
 /// How long is waited for the answer that only makes an error's text better.
 const FENCED_BY_PATIENCE: Duration = Duration::from_secs(2);
@@ -82,12 +83,22 @@ impl Producer {
                         cause,
                     });
                 }
-                Err(error) => error.to_string().into(),
+                Err(error) => match error.security() {
+                    Some(refusal) => return Err(self.distrusted(refusal, id)),
+                    None => error.to_string().into(),
+                },
             };
             if !self.pause(attempt, started).await {
                 return Err(self.timed_out("init_transactions()", id, started, last));
             }
             attempt += 1;
+        }
+    }
+
+    pub(super) fn distrusted(&self, error: &Arc<SecurityError>, id: &Arc<str>) -> TransactionError {
+        TransactionError::Security {
+            transactional_id: Arc::clone(id),
+            error: Arc::clone(error),
         }
     }
 
