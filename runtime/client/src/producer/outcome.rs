@@ -191,7 +191,7 @@ impl Sender {
             }
             ErrorClass::AbortTransaction => {
                 if code == ErrorCode::INVALID_PRODUCER_EPOCH {
-                    self.shared.need_new_epoch();
+                    self.shared.need_new_epoch_before_version_2();
                 }
                 self.reject(entry, code, message);
             }

@@ -446,9 +446,10 @@ impl Producer {
             }
             ErrorClass::Fenced => self.fenced_or_timed_out(code, id).await,
             // Apache Kafka's word for a commit that comes after the coordinator's own abort, or
-            // while that is being written. One that was carried out is never answered so.
+            // while that is being written. One that was carried out is never answered so, which
+            // leaves no doubt: it can be aborted, and that brings the next epoch.
             _ if committed && code == ErrorCode::INVALID_TXN_STATE => {
-                self.fenced_or_timed_out(code, id).await
+                Attempt::Stop(self.timed_out_at_coordinator(code, id))
             }
             _ => {
                 shared.fail_producer(&cause);
@@ -476,18 +477,22 @@ impl Producer {
             machine.in_doubt = false;
             machine.needs_new_epoch = false;
         });
+        Attempt::Stop(self.timed_out_at_coordinator(code, id))
+    }
+
+    fn timed_out_at_coordinator(&self, code: ErrorCode, id: &Arc<str>) -> TransactionError {
         let timeout_ms = millis(self.handle.config.transaction_timeout);
         let cause: Arc<str> = format!(
             "{code}: the coordinator has aborted it, open for longer than \
              transaction.timeout.ms={timeout_ms}"
         )
         .into();
-        shared.fail_transaction(&cause);
-        Attempt::Stop(TransactionError::Abortable {
+        self.handle.shared.fail_transaction(&cause);
+        TransactionError::Abortable {
             transactional_id: Arc::clone(id),
             cause,
             code: Some(code),
-        })
+        }
     }
 
     /// Time is over: what that means for the call.

@@ -385,9 +385,9 @@ impl Producer {
                 return Attempt::Again(cause);
             }
             // The group's log saw an old epoch; whether a newer producer is to blame, the
-            // transaction coordinator says when it is asked for a new one.
+            // transaction coordinator says when it is asked to abort, or for a new one.
             ErrorClass::Fenced if code == ErrorCode::INVALID_PRODUCER_EPOCH => {
-                self.handle.shared.need_new_epoch();
+                self.handle.shared.need_new_epoch_before_version_2();
                 true
             }
             // The consumer was replaced, not the producer.
