@@ -125,8 +125,9 @@ class Kafka(Broker):
         content += "".join(f"\n{setting}" for setting in self.more) + "\n"
         with open(self.settings, "w", encoding="utf-8") as text:
             text.write(content)
-        # As StorageTool's random-uuid makes them, without a JVM.
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # As StorageTool's random-uuid makes them, without a JVM; one that begins with a dash would be
+        # taken for an option, so the first bits are zero.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         arguments = ["format", "--standalone", "-t", cluster, "-c", self.settings]
         command = jars.java("kafka.tools.StorageTool", *arguments, *self.format_options)
         subprocess.run(command, stdout=self.log, stderr=self.log, check=True)

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use millstream::client::consumer::{AutoOffsetReset, Consumer, ConsumerError};
+use millstream::client::consumer::{AutoOffsetReset, Consumer, ConsumerError, GroupProtocol};
 use millstream::client::{ClientConfig, OffsetAndMetadata, Producer, ProducerRecord};
 use tests::copying;
 use tests::under_test::BrokerUnderTest;
@@ -89,15 +89,27 @@ async fn committed_offsets_come_back_with_their_metadata() -> anyhow::Result<()>
     Ok(())
 }
 
-/// Two members have two partitions each; when one leaves, the other one has all, and reads on from
-/// what was committed.
+/// By either protocol: two members have two partitions each; when one leaves, the other one has
+/// all, and reads on from what was committed.
 #[tokio::test(start_paused = true)]
 async fn a_group_shares_its_partitions_and_who_stays_takes_over() -> anyhow::Result<()> {
+    for protocol in [GroupProtocol::Classic, GroupProtocol::Consumer] {
+        shares_and_takes_over(protocol)
+            .await
+            .with_context(|| protocol.name())?;
+    }
+    Ok(())
+}
+
+async fn shares_and_takes_over(protocol: GroupProtocol) -> anyhow::Result<()> {
     let cluster = BrokerUnderTest::start(3).await?;
     copying::produce(&cluster, 0..40).await?;
     let member = async |number| {
-        let builder = earliest(&cluster, number).group_id(cluster.name("g"));
-        let consumer = builder.connect(&cluster).await?;
+        let consumer = earliest(&cluster, number)
+            .group_id(cluster.name("g"))
+            .group_protocol(protocol)
+            .connect(&cluster)
+            .await?;
         consumer.subscribe([cluster.name("in")])?;
         anyhow::Ok(consumer)
     };

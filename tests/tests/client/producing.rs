@@ -135,6 +135,32 @@ async fn a_record_that_its_topic_does_not_take_is_refused_alone() -> anyhow::Res
     Ok(())
 }
 
+/// A topic takes less than a marker is, and a record still fits: ours decides the transaction all
+/// the same. A Kafka applies the limit to markers as well, and such a transaction stays prepared.
+#[tokio::test(start_paused = true)]
+async fn a_limit_below_a_markers_size_holds_for_records_only() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(6).await?;
+    let narrow = NewTopic::new(cluster.name("narrow"), 1).config("max.message.bytes", 75);
+    let admin = Admin::with(&cluster, cluster.client(9));
+    admin.create_topic(&narrow).await?;
+    let id = cluster.name("t");
+    let producer = producer(&cluster, Producer::transactional(&*id)).await?;
+    producer.init_transactions().await?;
+    producer.begin()?;
+    let record = ProducerRecord::new(cluster.name("narrow")).value("v");
+    producer.send(record).await?.await?;
+    producer.commit().await?;
+    if cluster.is_kafka() {
+        // Nothing else is under way in the topic: were it ever to be decided, it would be now.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let found = admin.describe_transaction(&id).await?;
+        assert_eq!(found.transaction_state, "PrepareCommit");
+    } else {
+        assert_eq!(cluster.read("narrow").await?.0.len(), 1);
+    }
+    Ok(())
+}
+
 /// A producer that knows a topic meets another one of the same name: its leader, its id and its
 /// sequences are new. What the producer sends is there once.
 #[tokio::test(start_paused = true)]

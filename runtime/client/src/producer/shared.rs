@@ -167,9 +167,9 @@ impl Shared {
         self.with_machine(|machine| machine.needs_new_epoch = true);
     }
 
-    /// As [`Shared::need_new_epoch`], where the end of a transaction does not bring one anyway. Where
-    /// it does, a Kafka that was started again knows better what to say to an abort than to a
-    /// producer that asks with the epoch before: it has forgotten whose that was.
+    /// As [`Shared::need_new_epoch`], where the end of a transaction does not bring one anyway.
+    /// Where it does, a Kafka that was started again knows better what to say to an abort than to
+    /// a producer that asks with the epoch before: it has forgotten whose that was.
     pub(super) fn need_new_epoch_before_version_2(&self) {
         if !self.implicit_add() {
             self.need_new_epoch();
