@@ -118,6 +118,16 @@ impl Consumer {
             };
             let pause = core.cluster.retry_pause(attempt);
             let late = started.elapsed() + pause >= patience;
+            let now = group.metadata();
+            let overtaken = *code == ErrorCode::ILLEGAL_GENERATION
+                && now.member_id == member.member_id
+                && (now.generation_id > member.generation_id || group.lock().rebalances);
+            if overtaken {
+                // The member has gone on to the next generation meanwhile, or is about to.
+                return Err(ConsumerError::CommitDuringRebalance {
+                    group: member.group_id,
+                });
+            }
             if *code != ErrorCode::STALE_MEMBER_EPOCH || !ours || late {
                 return Err(refused(&member, failure));
             }

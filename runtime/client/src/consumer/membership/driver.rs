@@ -332,6 +332,7 @@ impl Driver {
                 events.extend(self.execute(command, &identity).await);
             }
         }
+        self.group.lock().rebalances = self.machine.rebalances();
         self.core.for_poll.notify_one();
     }
 

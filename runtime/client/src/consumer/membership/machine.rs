@@ -155,6 +155,11 @@ impl Machine {
             && self.identity.generation >= 0
     }
 
+    /// Whether the member is on its way to the next generation, with what it owns.
+    pub(crate) fn rebalances(&self) -> bool {
+        matches!(self.state, State::Joining | State::Syncing) && self.identity.generation >= 0
+    }
+
     /// Whether being late with `poll` matters in this state.
     pub(crate) fn watches_poll(&self) -> bool {
         !matches!(self.state, State::Unjoined | State::Expired | State::Failed)

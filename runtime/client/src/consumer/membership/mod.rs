@@ -100,6 +100,8 @@ pub(crate) struct GroupState {
     pub(crate) target: Option<Arc<Target>>,
     /// How often the membership was lost or given up (consumer protocol).
     pub(crate) lost: u64,
+    /// The member is on its way to the next generation (classic protocol).
+    pub(crate) rebalances: bool,
     pub(crate) duties: VecDeque<Duty>,
     /// Whether `poll` is at a duty right now.
     pub(crate) at_work: bool,
@@ -131,6 +133,7 @@ impl Group {
                 pattern: None,
                 target: None,
                 lost: 0,
+                rebalances: false,
                 duties: VecDeque::new(),
                 at_work: false,
                 owned: BTreeSet::new(),

@@ -328,6 +328,32 @@ async fn g1_a_commit_during_a_rebalance_says_so_and_works_after_the_next_poll() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_commit_that_a_rebalance_overtakes_is_no_loss_of_the_membership() {
+    let broker = FakeBroker::new(&[("a", 2)]);
+    let first = start(&broker, sticky(), Diary::default()).await;
+    wait(SECOND).await;
+    broker.fault(ApiKey::OffsetCommit, Fault::Delay(8 * SECOND));
+    let offsets = [(tp("a", 0), 1.into())];
+    let commit = first.consumer.commit_offsets(&offsets);
+    let joins = start(&broker, sticky(), Diary::default());
+    let (done, second) = tokio::join!(commit, joins);
+    let during = matches!(done, Err(ConsumerError::CommitDuringRebalance { .. }));
+    assert!(during, "{done:?}");
+    assert!(first.consumer.group_metadata().unwrap().generation_id > 1);
+    first.consumer.commit_offsets(&offsets).await.unwrap();
+    // The next generation has begun, but its answer to the member's join is still on its way.
+    second.task.abort();
+    drop(second);
+    broker.group().rebalance();
+    wait(4 * SECOND).await;
+    let code = ErrorCode::ILLEGAL_GENERATION;
+    broker.fault(ApiKey::OffsetCommit, Fault::Code(code));
+    let done = first.consumer.commit_offsets(&offsets).await;
+    let during = matches!(done, Err(ConsumerError::CommitDuringRebalance { .. }));
+    assert!(during, "{done:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_static_member_that_restarts_takes_its_place_at_once_and_the_old_one_is_fenced() {
     let broker = FakeBroker::new(&[("a", 2)]);
     let builder = || group().group_instance_id("i1");
