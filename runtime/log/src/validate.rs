@@ -34,14 +34,8 @@ pub(crate) fn checked_batches(
             check_own_batch(&batch, origin)?;
             batch
         };
-        let is_marker = matches!(origin, AppendOrigin::Marker { .. });
-        if !is_marker && batch.size_bytes() > config.max_message_bytes {
-            let size_bytes = batch.size_bytes();
-            return Err(AppendError::TooLarge {
-                size_bytes,
-                max_bytes: config.max_message_bytes,
-            });
-        }
+        // What the broker itself has to write down is not for `max.message.bytes` to refuse: a
+        // coordinator that cannot write can never go on.
         batches.push(batch);
     }
     if batches.is_empty() || (is_client && batches.len() > 1) {

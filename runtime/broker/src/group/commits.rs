@@ -89,7 +89,8 @@ impl Coordinator {
         let shard = self.shard_of(group_id)?;
         let now_ms = node.now_ms();
         let mut state = shard.lock();
-        validate(&state, group_id, claim, Some(api_version))?;
+        let partitions = by_id(&state, node, group_id, offsets);
+        validate(&state, group_id, claim, Some(api_version), &partitions)?;
         if let Some(group) = state.groups.get_mut(group_id) {
             group.committed(now_ms, &claim.member_id);
         }
@@ -132,7 +133,12 @@ impl Coordinator {
         offsets: &[NewOffset],
     ) -> Result<u64, ErrorCode> {
         let shard = self.shard_of(group_id)?;
-        validate(&shard.lock(), group_id, claim, None)?;
+        let asked = {
+            let state = shard.lock();
+            let partitions = by_id(&state, node, group_id, offsets);
+            validate(&state, group_id, claim, None, &partitions)?;
+            partitions
+        };
         if offsets.is_empty() {
             return Ok(0);
         }
@@ -145,7 +151,15 @@ impl Coordinator {
             producer.producer_epoch,
             &partitions,
             offset_commit_mode(version),
-            || append_pending(shard, group_id, claim, producer, records, node.now_ms()),
+            || {
+                append_pending(
+                    shard,
+                    (group_id, claim, &asked),
+                    producer,
+                    records,
+                    node.now_ms(),
+                )
+            },
         );
         committed
             .flatten()
@@ -352,14 +366,13 @@ pub(super) const TOMBSTONES_MAX: usize = 1_000;
 
 fn append_pending(
     shard: &Shard,
-    group_id: &str,
-    claim: &MemberClaim,
+    (group_id, claim, asked): (&str, &MemberClaim, &[(Uuid, i32)]),
     producer: &CommitProducer,
     records: Vec<GroupRecord>,
     now_ms: i64,
 ) -> Result<u64, ErrorCode> {
     let mut state = shard.lock();
-    validate(&state, group_id, claim, None)?;
+    validate(&state, group_id, claim, None, asked)?;
     let stamp = ProducerStamp {
         producer_id: producer.producer_id,
         producer_epoch: producer.producer_epoch,
@@ -394,6 +407,27 @@ fn append_pending(
     Ok(appended.journal_position)
 }
 
+/// The partitions of a commit by the ids of their topics, for a group that goes by these.
+fn by_id(
+    state: &ShardState,
+    node: &Node,
+    group_id: &str,
+    offsets: &[NewOffset],
+) -> Vec<(Uuid, i32)> {
+    if !state.consumers.contains_key(group_id) {
+        return Vec::new();
+    }
+    let id = |offset: &NewOffset| match offset.topic_id.is_zero() {
+        // A topic that is not there has an id that nobody has.
+        true => (node.partitions.topic(&offset.topic)).map_or(Uuid::ZERO, |topic| topic.id),
+        false => offset.topic_id,
+    };
+    offsets
+        .iter()
+        .map(|offset| (id(offset), offset.partition))
+        .collect()
+}
+
 /// Whether who commits may. A group that only stores offsets is one without members.
 /// `api_version` is that of OffsetCommit; there is none in a transaction.
 fn validate(
@@ -401,11 +435,12 @@ fn validate(
     group_id: &str,
     claim: &MemberClaim,
     api_version: Option<i16>,
+    partitions: &[(Uuid, i32)],
 ) -> Result<(), ErrorCode> {
     let transactional = api_version.is_none();
     let knows_epochs = api_version.is_some_and(|version| version >= EPOCHS_VERSION);
     if let Some(group) = state.consumers.get(group_id) {
-        return group.validate_commit(claim, transactional, knows_epochs);
+        return group.validate_commit(claim, transactional, knows_epochs, partitions);
     }
     match state.groups.get(group_id) {
         Some(group) => group.validate_commit(claim, transactional),

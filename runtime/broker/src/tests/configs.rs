@@ -407,6 +407,25 @@ fn timed(timestamp: i64) -> Bytes {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_on_the_coordinators_topic_stops_no_group() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let offsets = "__consumer_offsets";
+    set(&mut client, offsets, "max.message.bytes", "1").await;
+    let request = ConsumerGroupHeartbeatRequest {
+        group_id: "g".to_owned(),
+        member_id: "m".to_owned(),
+        rebalance_timeout_ms: 60_000,
+        subscribed_topic_names: Some(vec!["orders".to_owned()]),
+        topic_partitions: Some(Vec::new()),
+        ..Default::default()
+    };
+    let answer = client.ask(1, request).await;
+    assert_eq!(answer.error_code, ErrorCode::NONE);
+}
+
+#[tokio::test(start_paused = true)]
 async fn settings_take_effect_on_a_topic_that_is_in_use() {
     let broker = broker().await;
     let mut client = Client::connect(&broker);

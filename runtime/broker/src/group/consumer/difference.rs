@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 use super::assignor::Assignor;
 use super::event::Limits;
 use super::machine::ConsumerGroup;
-use super::member::{Current, Member, Partitions, Profile};
+use super::member::{Current, Member, Partitions, Profile, Since};
 use super::record::{
     ConsumerGroupCurrentMemberAssignmentValue, ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue, ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataValue, ConsumerRecord, from_stored, to_stored,
+    ConsumerGroupTargetAssignmentMetadataValue, ConsumerRecord, from_dated, from_stored, to_dated,
+    to_stored,
 };
 use super::state::MemberState;
 
@@ -98,8 +99,8 @@ fn current_value(current: &Current) -> ConsumerGroupCurrentMemberAssignmentValue
         member_epoch: current.epoch,
         previous_member_epoch: current.previous_epoch,
         state: current.state as i8,
-        assigned_partitions: to_stored(&current.assigned),
-        partitions_pending_revocation: to_stored(&current.pending_revocation),
+        assigned_partitions: to_dated(&current.assigned, &current.since),
+        partitions_pending_revocation: to_dated(&current.pending_revocation, &current.since),
     }
 }
 
@@ -186,12 +187,14 @@ fn profile(value: ConsumerGroupMemberMetadataValue) -> Profile {
 }
 
 fn current(value: ConsumerGroupCurrentMemberAssignmentValue) -> Current {
+    let (epoch, mut since) = (value.member_epoch, Since::new());
     Current {
-        epoch: value.member_epoch,
+        epoch,
         previous_epoch: value.previous_member_epoch,
         // Other states are refused when the record is read.
         state: MemberState::from_i8(value.state).unwrap_or_default(),
-        assigned: from_stored(value.assigned_partitions),
-        pending_revocation: from_stored(value.partitions_pending_revocation),
+        assigned: from_dated(value.assigned_partitions, epoch, &mut since),
+        pending_revocation: from_dated(value.partitions_pending_revocation, epoch, &mut since),
+        since,
     }
 }

@@ -20,7 +20,7 @@ use super::assignor::{Assignor, Subscriber};
 use super::event::{Beat, BeatReply, JOIN, LEAVE, Limits, PAUSE, Refusal, TopicShape, TopicTable};
 use super::member::{Current, Member, Partitions, within};
 use super::reconcile::Course;
-use super::state::{GroupState, Reaction, Stimulus, believed, react};
+use super::state::{GroupState, MemberState, Reaction, Stimulus, believed, react};
 use crate::group::event::{Leaver, MemberClaim};
 
 /// One group.
@@ -184,12 +184,14 @@ impl ConsumerGroup {
         self.remove(&late, topics);
     }
 
-    /// Whether a commit of offsets may be accepted from who says it.
+    /// Whether a commit of offsets of these partitions may be accepted from who says it. An epoch
+    /// that has passed is as good as the present one for what the member has had since then.
     pub(crate) fn validate_commit(
         &self,
         claim: &MemberClaim,
         transactional: bool,
         knows_epochs: bool,
+        partitions: &[(Uuid, i32)],
     ) -> Result<(), ErrorCode> {
         if claim.generation < 0 && self.members.is_empty() {
             return Ok(());
@@ -204,7 +206,10 @@ impl ConsumerGroup {
         if !transactional && !knows_epochs {
             return Err(ErrorCode::UNSUPPORTED_VERSION);
         }
-        match member.current.epoch == claim.generation {
+        let current = &member.current;
+        let passed = (0..current.epoch).contains(&claim.generation)
+            && current.has_had(partitions, claim.generation);
+        match current.epoch == claim.generation || passed {
             true => Ok(()),
             false if transactional => Err(ErrorCode::ILLEGAL_GENERATION),
             false => Err(ErrorCode::STALE_MEMBER_EPOCH),
@@ -240,9 +245,9 @@ impl ConsumerGroup {
             let message = format!("the group has {} members already", limits.members_max);
             return Err(Refusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message));
         }
-        let member_id = match beat.member_epoch {
+        let (member_id, begins_anew) = match beat.member_epoch {
             JOIN => self.admit(beat)?,
-            _ => self.believed_speaker(beat)?,
+            _ => (self.believed_speaker(beat)?, false),
         };
         let mut member = self.members.remove(&member_id).unwrap_or_default();
         let assigned_before = member.current.assigned.clone();
@@ -263,8 +268,9 @@ impl ConsumerGroup {
         self.retarget(changed, topics);
 
         let current = self
-            .course(&member_id, changed, beat, topics)
-            .follow(&member.current);
+            .course(&member_id, changed, begins_anew, beat, topics)
+            .follow(&member.current)
+            .dated(&member.current, beat.member_epoch == JOIN);
         if current != member.current {
             member.current = current;
             member.restart_rebalance_timer(now_ms);
@@ -328,6 +334,7 @@ impl ConsumerGroup {
         &'a self,
         member_id: &'a str,
         changed: bool,
+        begins_anew: bool,
         beat: &'a Beat,
         topics: &dyn TopicTable,
     ) -> OwnedCourse<'a> {
@@ -338,8 +345,10 @@ impl ConsumerGroup {
             group: self,
             member_id,
             changed,
-            begins_anew: beat.member_epoch == JOIN,
-            owned: beat.owned.as_ref(),
+            begins_anew,
+            // A join says nothing of what the member has let go of: it may be an old one that was
+            // sent again and is read late, while the member that sent it reads.
+            owned: beat.owned.as_ref().filter(|_| beat.member_epoch != JOIN),
             subscribed: shapes.map(|shape| shape.id).collect(),
         }
     }
@@ -356,18 +365,21 @@ impl ConsumerGroup {
         })
     }
 
-    /// The member for which a heartbeat with epoch 0 speaks: a new one, a known one that begins
-    /// anew, or the successor of a static one that said that it would be back.
-    fn admit(&mut self, beat: &Beat) -> Result<String, Refusal> {
+    /// The member for which a heartbeat with epoch 0 speaks, and whether it surely has nothing: a
+    /// new one, or one that said that it would be back (be it under another id). A known one is
+    /// told its assignment again, and has let go of nothing by that.
+    fn admit(&mut self, beat: &Beat) -> Result<(String, bool), Refusal> {
         let predecessor = self.successor_of(beat).map(str::to_owned);
         let Some(predecessor) = predecessor else {
-            if let Some(member) = self.members.get_mut(&beat.member_id)
-                && member.current.epoch == PAUSE
-            {
+            let Some(member) = self.members.get_mut(&beat.member_id) else {
+                return Ok((beat.member_id.clone(), true));
+            };
+            let was_away = member.current.epoch == PAUSE;
+            if was_away {
                 member.current.epoch = JOIN;
                 member.current.previous_epoch = JOIN;
             }
-            return Ok(beat.member_id.clone());
+            return Ok((beat.member_id.clone(), was_away));
         };
         let left = self.members.get(&predecessor);
         if left.is_none_or(|member| member.current.epoch != PAUSE) {
@@ -384,7 +396,7 @@ impl ConsumerGroup {
         let target = self.targets.remove(&predecessor).unwrap_or_default();
         self.targets.insert(beat.member_id.clone(), target);
         self.members.insert(beat.member_id.clone(), member);
-        Ok(beat.member_id.clone())
+        Ok((beat.member_id.clone(), true))
     }
 
     /// The member whose instance id the heartbeat brings under another member id.
@@ -437,6 +449,10 @@ impl ConsumerGroup {
         if let Some(member) = self.members.get_mut(member_id) {
             member.current.epoch = PAUSE;
             member.current.pending_revocation.clear();
+            if member.current.state == MemberState::Unrevoked {
+                member.current.state = MemberState::Stable;
+            }
+            member.current = member.current.clone().dated(&member.current, false);
             member.rebalance_deadline_ms = None;
         }
     }

@@ -293,14 +293,90 @@ fn a_member_whose_answer_was_lost_is_believed_with_the_epoch_before() {
 }
 
 #[test]
-fn a_member_that_begins_anew_is_told_its_assignment_again() {
+fn a_known_member_that_joins_is_told_its_assignment_again_and_lets_go_of_nothing_by_that() {
     let mut room = Room::new();
     room.join("a");
     room.join("b");
     room.beat(&quiet("a", 1)).expect("asked to give up");
+    // It may be an old join that was sent twice, while the member reads on.
     let reply = room.join("a");
-    assert_eq!(reply.member_epoch, 2, "who owns nothing has given up");
-    assert_eq!(reply.assignment, Some(partitions("orders", 0..3)));
+    assert_eq!(
+        (reply.member_epoch, reply.assignment),
+        (1, Some(partitions("orders", 0..3)))
+    );
+    room.beat(&quiet("b", 2)).expect("waits");
+    assert_eq!(room.group.members["b"].current.assigned, Partitions::new());
+    room.again("a", 1, partitions("orders", 0..6));
+    room.beat(&quiet("b", 2)).expect("waits");
+    assert_eq!(room.group.members["b"].current.assigned, Partitions::new());
+    // Once it says what it has, that is believed.
+    let reply = room.again("a", 1, partitions("orders", 0..3));
+    assert_eq!(reply.member_epoch, 2);
+    let reply = room.beat(&quiet("b", 2)).expect("gets its share");
+    assert_eq!(reply.assignment, Some(partitions("orders", 3..6)));
+}
+
+#[test]
+fn a_static_member_that_is_away_is_not_waited_for_to_give_something_up() {
+    let mut room = Room::new();
+    room.beat(&of_instance(join("a"), "i")).expect("joins");
+    room.join("b");
+    let asked = of_instance(quiet("a", 1), "i");
+    room.beat(&asked).expect("asked to give up");
+    let away = of_instance(quiet("a", PAUSE), "i");
+    room.beat(&away).expect("will be back");
+    let held = |room: &Room| room.group.members["a"].clone();
+    assert_eq!(held(&room).current.state, MemberState::Stable);
+    assert_eq!(held(&room).rebalance_deadline_ms, None);
+    room.restart();
+    assert_eq!(held(&room).rebalance_deadline_ms, None);
+    let reply = room.beat(&quiet("b", 2)).expect("gets its share");
+    assert_eq!(reply.assignment, Some(partitions("orders", 3..6)));
+}
+
+#[test]
+fn a_commit_under_a_passed_epoch_counts_for_what_the_member_has_had_since() {
+    let mut room = Room::new();
+    let commits = |room: &Room, epoch, set: std::ops::Range<i32>, transactional| {
+        let claim = MemberClaim {
+            member_id: "a".to_owned(),
+            group_instance_id: None,
+            generation: epoch,
+        };
+        let set: Vec<_> = set
+            .map(|partition| (topic_id("orders"), partition))
+            .collect();
+        room.group
+            .validate_commit(&claim, transactional, true, &set)
+    };
+    let stale = Err(ErrorCode::STALE_MEMBER_EPOCH);
+    room.join("a");
+    room.join("b");
+    room.beat(&quiet("a", 1)).expect("asked to give up");
+    // What it has still to give up is its own until then.
+    assert_eq!(commits(&room, 1, 0..6, false), Ok(()));
+    room.again("a", 1, partitions("orders", 0..3));
+    for _ in 0..2 {
+        assert_eq!(commits(&room, 2, 0..6, false), Ok(()));
+        assert_eq!(commits(&room, 1, 0..3, false), Ok(()));
+        assert_eq!(commits(&room, 1, 0..3, true), Ok(()));
+        assert_eq!(commits(&room, 1, 0..4, false), stale);
+        let illegal = Err(ErrorCode::ILLEGAL_GENERATION);
+        assert_eq!(commits(&room, 1, 3..4, true), illegal);
+        assert_eq!(commits(&room, 0, 0..1, false), stale);
+        assert_eq!(commits(&room, 3, 0..1, false), stale);
+        room.restart();
+    }
+    // It gets back what another had in between.
+    room.beat(&quiet("b", LEAVE)).expect("leaves");
+    room.beat(&quiet("a", 2)).expect("gets all");
+    assert_eq!(room.group.members["a"].current.epoch, 3);
+    assert_eq!(commits(&room, 2, 0..3, false), Ok(()));
+    assert_eq!(commits(&room, 2, 0..4, false), stale);
+    // Who joins again has nothing to do with what it read before.
+    room.join("a");
+    assert_eq!(commits(&room, 2, 0..1, false), stale);
+    assert_eq!(commits(&room, 3, 0..6, false), Ok(()));
 }
 
 #[test]
@@ -515,12 +591,22 @@ fn commits_and_fetches_need_the_current_epoch() {
         generation,
     };
     let nobody = claim("", -1);
-    assert_eq!(room.group.validate_commit(&nobody, false, true), Ok(()));
+    let first = [(topic_id("orders"), 0)];
+    assert_eq!(
+        room.group.validate_commit(&nobody, false, true, &first),
+        Ok(())
+    );
     room.join("a");
     let group = &room.group;
-    assert_eq!(group.validate_commit(&claim("a", 1), false, true), Ok(()));
-    assert_eq!(group.validate_commit(&claim("a", 1), true, false), Ok(()));
-    assert_eq!(group.validate_commit(&nobody, true, false), Ok(()));
+    assert_eq!(
+        group.validate_commit(&claim("a", 1), false, true, &first),
+        Ok(())
+    );
+    assert_eq!(
+        group.validate_commit(&claim("a", 1), true, false, &first),
+        Ok(())
+    );
+    assert_eq!(group.validate_commit(&nobody, true, false, &first), Ok(()));
     for (claim, transactional, knows_epochs, expected) in [
         (&nobody, false, true, ErrorCode::UNKNOWN_MEMBER_ID),
         (&claim("b", 1), false, true, ErrorCode::UNKNOWN_MEMBER_ID),
@@ -529,7 +615,7 @@ fn commits_and_fetches_need_the_current_epoch() {
         (&claim("a", 2), true, false, ErrorCode::ILLEGAL_GENERATION),
         (&claim("a", 1), false, false, ErrorCode::UNSUPPORTED_VERSION),
     ] {
-        let answer = group.validate_commit(claim, transactional, knows_epochs);
+        let answer = group.validate_commit(claim, transactional, knows_epochs, &first);
         assert_eq!(answer, Err(expected), "{claim:?}");
     }
     assert_eq!(group.validate_fetch(None, -1), Ok(()));

@@ -66,6 +66,17 @@ pub(crate) struct Current {
     pub(crate) assigned: Partitions,
     /// What it has been asked to give up.
     pub(crate) pending_revocation: Partitions,
+    /// The member's epoch when it was given a partition, for every one of both sets.
+    pub(crate) since: Since,
+}
+
+/// Epochs by partition.
+pub(crate) type Since = BTreeMap<(Uuid, i32), i32>;
+
+/// One by one.
+pub(super) fn each(partitions: &Partitions) -> impl Iterator<Item = (Uuid, i32)> {
+    let topics = partitions.iter();
+    topics.flat_map(|(topic, set)| set.iter().map(|partition| (*topic, *partition)))
 }
 
 /// A member.
@@ -127,6 +138,32 @@ impl Current {
         }
     }
 
+    /// The same, with the epochs of what the member has: those of `before` for what it still has,
+    /// unless it begins anew, and its own for the rest.
+    pub(super) fn dated(self, before: &Current, anew: bool) -> Current {
+        let known = |partition: &(Uuid, i32)| before.since.get(partition).copied();
+        let known = |partition: &(Uuid, i32)| known(partition).filter(|_| !anew);
+        let had: BTreeSet<(Uuid, i32)> = each(&before.assigned).collect();
+        let assigned = each(&self.assigned).map(|partition| {
+            let kept = known(&partition).filter(|_| had.contains(&partition));
+            (partition, kept.unwrap_or(self.epoch))
+        });
+        let pending = each(&self.pending_revocation)
+            .map(|partition| (partition, known(&partition).unwrap_or(self.epoch)));
+        let since = assigned.chain(pending).collect();
+        Current { since, ..self }
+    }
+
+    /// Whether the member has had every one of these since that epoch, or longer.
+    pub(super) fn has_had(&self, partitions: &[(Uuid, i32)], epoch: i32) -> bool {
+        let had = |partition| {
+            self.since
+                .get(partition)
+                .is_some_and(|since| *since <= epoch)
+        };
+        partitions.iter().all(had)
+    }
+
     /// Whether the member has all that the target of that epoch says.
     pub(crate) fn is_reconciled_to(&self, epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == epoch
@@ -162,6 +199,8 @@ impl Member {
     pub(super) fn restart_rebalance_timer(&mut self, now_ms: i64) {
         let timeout_ms = i64::from(self.profile.rebalance_timeout_ms);
         self.rebalance_deadline_ms = match self.current.state {
+            // One that is away has nothing to give up.
+            _ if self.current.epoch == super::event::PAUSE => None,
             MemberState::Unrevoked => Some(now_ms.saturating_add(timeout_ms)),
             MemberState::Stable | MemberState::Unreleased => None,
         };

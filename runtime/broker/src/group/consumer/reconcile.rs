@@ -28,7 +28,7 @@ pub(super) struct Course<'a> {
     pub(super) subscribed: &'a BTreeSet<Uuid>,
     /// Whether that has just changed.
     pub(super) changed: bool,
-    /// It joins, so it owns nothing and takes nothing that earlier answers gave it.
+    /// It is new or comes back, so it owns nothing and takes nothing that earlier answers gave it.
     pub(super) begins_anew: bool,
     /// What it says that it owns.
     pub(super) owned: Option<&'a Partitions>,

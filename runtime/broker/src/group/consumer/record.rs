@@ -12,7 +12,7 @@
 use bytes::Bytes;
 use millstream_protocol::{DecodeError, EncodeError, Message, Uuid, message};
 
-use super::member::Partitions;
+use super::member::{Partitions, Since};
 use super::state::MemberState;
 
 message! {
@@ -78,8 +78,16 @@ message! {
         member_epoch: i32, in 0..;
         previous_member_epoch: i32, in 0..;
         state: i8, in 0..;
-        assigned_partitions: Vec<StoredPartitions>, in 0..;
-        partitions_pending_revocation: Vec<StoredPartitions>, in 0..;
+        assigned_partitions: Vec<DatedPartitions>, in 0..;
+        partitions_pending_revocation: Vec<DatedPartitions>, in 0..;
+    }
+
+    /// Partitions of one topic, and the member's epoch when it was given each. Kafka before 4.3
+    /// does not write the latter.
+    pub struct DatedPartitions {
+        topic_id: Uuid, in 0..;
+        partitions: Vec<i32>, in 0..;
+        assignment_epochs: Option<Vec<i32>>, in 0.., null 0.., tag 0;
     }
 }
 
@@ -199,6 +207,36 @@ pub(super) fn to_stored(partitions: &Partitions) -> Vec<StoredPartitions> {
         }
     };
     partitions.iter().map(stored).collect()
+}
+
+/// Partitions as a record has them that tells their epochs.
+pub(super) fn to_dated(partitions: &Partitions, since: &Since) -> Vec<DatedPartitions> {
+    let epoch = |partition: &(Uuid, i32)| since.get(partition).copied().unwrap_or(0);
+    let dated = |(topic_id, set): (&Uuid, &std::collections::BTreeSet<i32>)| DatedPartitions {
+        topic_id: *topic_id,
+        partitions: set.iter().copied().collect(),
+        assignment_epochs: Some(set.iter().map(|p| epoch(&(*topic_id, *p))).collect()),
+    };
+    partitions.iter().map(dated).collect()
+}
+
+/// Partitions of such a record; those without an epoch are taken to have come with the last one.
+pub(super) fn from_dated(
+    dated: Vec<DatedPartitions>,
+    member_epoch: i32,
+    since: &mut Since,
+) -> Partitions {
+    let mut partitions = Partitions::new();
+    for topic in dated {
+        let epochs = topic.assignment_epochs.unwrap_or_default();
+        for (index, partition) in topic.partitions.into_iter().enumerate() {
+            let epoch = epochs.get(index).copied().unwrap_or(member_epoch);
+            since.insert((topic.topic_id, partition), epoch);
+            let set = partitions.entry(topic.topic_id).or_default();
+            set.insert(partition);
+        }
+    }
+    partitions
 }
 
 /// Partitions of a record.

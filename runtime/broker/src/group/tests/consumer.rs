@@ -16,6 +16,7 @@ use millstream_protocol::messages::offset_delete::{
 use millstream_protocol::messages::*;
 use millstream_protocol::{ErrorCode, Uuid};
 
+use super::transactions::{end, init, send_offsets};
 use super::*;
 use crate::tests::harness::{broker, config, open};
 use crate::{Broker, BrokerConfig};
@@ -246,20 +247,79 @@ async fn a_silent_member_loses_its_partitions_when_its_session_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn g3_a_transaction_commits_offsets_under_the_members_epoch_across_a_crash() {
+    let storage = MemoryStorage::new();
+    let broker = open(storage.clone()).await;
+    let [mut first, second] = two_consumers(&broker, None).await;
+    let client = &mut first.client;
+    let mut producer = init(client).await;
+    let passed = Member {
+        generation: 1,
+        ..first.member.clone()
+    };
+    let illegal = ErrorCode::ILLEGAL_GENERATION;
+    for (member, expected) in [
+        (&first.member, ErrorCode::NONE),
+        (&passed, ErrorCode::NONE),
+        // The partition was this member's never, and nobody's of that name.
+        (
+            &Member {
+                generation: 1,
+                ..second.member.clone()
+            },
+            illegal,
+        ),
+        (
+            &Member {
+                generation: 3,
+                ..first.member.clone()
+            },
+            illegal,
+        ),
+        (
+            &Member {
+                member_id: "z".to_owned(),
+                ..first.member.clone()
+            },
+            ErrorCode::UNKNOWN_MEMBER_ID,
+        ),
+    ] {
+        let sent = send_offsets(client, producer, member, 7).await;
+        assert_eq!(sent, expected, "{member:?}");
+    }
+    producer = end(client, producer, true).await;
+    assert_eq!(committed(client, 0).await, 7);
+    let broker = open(storage.crash()).await;
+    let client = &mut Client::connect(&broker);
+    // What each member has had since when survives the crash.
+    assert_eq!(commit(client, &passed, 1, 8).await, ErrorCode::NONE);
+    assert_eq!(
+        commit(client, &passed, 3, 8).await,
+        ErrorCode::STALE_MEMBER_EPOCH
+    );
+    assert_eq!(
+        send_offsets(client, producer, &passed, 9).await,
+        ErrorCode::NONE
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn offsets_are_committed_and_fetched_under_the_members_epoch() {
     let storage = MemoryStorage::new();
     let broker = open(storage.clone()).await;
     let [mut first, second] = two_consumers(&broker, None).await;
     let client = &mut first.client;
-    assert_eq!(commit(client, &first.member, 0, 5).await, ErrorCode::NONE);
-    let stale = Member {
+    let passed = Member {
         generation: 1,
         ..first.member.clone()
     };
+    // Its own since epoch 1; the other's since epoch 2.
+    assert_eq!(commit(client, &passed, 0, 4).await, ErrorCode::NONE);
     assert_eq!(
-        commit(client, &stale, 0, 6).await,
+        commit(client, &passed, 2, 6).await,
         ErrorCode::STALE_MEMBER_EPOCH
     );
+    assert_eq!(commit(client, &first.member, 0, 5).await, ErrorCode::NONE);
     let unknown = Member {
         member_id: "z".to_owned(),
         ..first.member.clone()
