@@ -236,6 +236,7 @@ fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig,
     let partition = PartitionConfig {
         max_decompressed_bytes: config.decompressed_batch_bytes_max,
         producer_id_expiration_ms: config.producer_id_expiration_ms,
+        hash_seed: seed,
         ..PartitionConfig::default()
     };
     let partition = partition.with_configs(&config.topic_defaults());

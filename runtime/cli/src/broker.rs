@@ -4,6 +4,7 @@
 //! cleanly (a second one at once); the mode of durability and what it survives are said at start.
 //! Never: a start on a directory or an address that something else holds.
 
+use crate::descriptors;
 use crate::output;
 use crate::signals::Signals;
 use crate::topics::setting;
@@ -51,6 +52,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let address = resolve(&arguments.listen)?;
     // Before anything can be seen from outside: a signal at any later point stops in order.
     let mut signals = Signals::new()?;
+    descriptors::raise_limit();
     let durability = arguments.durability;
     let options = Broker::options()
         .durability(durability)

@@ -12,6 +12,7 @@
 mod broker;
 mod connection;
 mod consume;
+mod descriptors;
 mod groups;
 mod log;
 mod output;

@@ -435,6 +435,11 @@ impl PartitionLog {
         self.flush_files(true)
     }
 
+    /// The name of the log's directory is durable; it need not be synced again.
+    pub(crate) fn note_parent_synced(&self) {
+        self.lock().note_parent_synced();
+    }
+
     fn flush_files(&self, close: bool) -> Result<i64, LogError> {
         let _serial = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         // The lock is given back before anything is synced: appends go on meanwhile.

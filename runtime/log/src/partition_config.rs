@@ -49,6 +49,8 @@ pub struct PartitionConfig {
     pub max_decompressed_bytes: usize,
     /// `producer.id.expiration.ms`: silence after which a producer is forgotten. Default 1 day.
     pub producer_id_expiration_ms: i64,
+    /// Secret of this process, behind which the keys of a compacted log are hashed. Default 0.
+    pub hash_seed: u64,
 }
 
 /// `internal.segment.bytes`, in tests: `segment.bytes` below what users may ask for.
@@ -77,6 +79,7 @@ impl Default for PartitionConfig {
             delete_retention_ms: DAY_MS,
             max_decompressed_bytes: 64 << 20,
             producer_id_expiration_ms: DAY_MS,
+            hash_seed: 0,
         }
     }
 }

@@ -329,8 +329,13 @@ fn finish(
     topics: &BTreeMap<String, Topic>,
 ) -> Result<(Offsets, Offsets), LogError> {
     let (mut points, mut log_starts) = (Offsets::new(), Offsets::new());
+    let root = Path::new("");
+    storage
+        .sync_dir(root)
+        .map_err(|error| LogError::io("sync", root, error))?;
     for (name, topic) in topics {
         for (log, partition) in topic.partitions.iter().zip(0..) {
+            log.note_parent_synced();
             points.insert((name.clone(), partition), log.flush()?);
             log_starts.insert((name.clone(), partition), log.offsets().log_start);
         }

@@ -44,7 +44,7 @@ fn marker(offset: i64, producer_id: i64, commit: bool) -> RecordBatch {
 }
 
 fn map_of(batches: &[RecordBatch]) -> OffsetMap {
-    let mut map = OffsetMap::new(0, 1 << 20);
+    let mut map = OffsetMap::new(0, 1 << 20, 7);
     for batch in batches {
         map.add(batch, 1 << 20).unwrap();
     }

@@ -6,15 +6,28 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasher, Hasher};
 
 use millstream_protocol::{BatchError, RecordBatch};
 
 /// What an entry takes besides its key: table, pointer, length, offset, allocation.
 const ENTRY_BYTES: usize = 56;
 
-/// SipHash with a fixed key: the same at every start, and slow to attack through keys.
-type Keys = HashMap<Box<[u8]>, i64, BuildHasherDefault<DefaultHasher>>;
+/// SipHash behind a secret: keys that fall together cannot be prepared without it.
+#[derive(Clone, Copy, Debug)]
+struct Seeded(u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.0);
+        hasher
+    }
+}
+
+type Keys = HashMap<Box<[u8]>, i64, Seeded>;
 
 /// The last offset of each key.
 #[derive(Debug)]
@@ -28,9 +41,9 @@ pub(crate) struct OffsetMap {
 
 impl OffsetMap {
     /// An empty map of what lies at or beyond `start`, of about this size at most.
-    pub(crate) fn new(start: i64, size_bytes_max: usize) -> OffsetMap {
+    pub(crate) fn new(start: i64, size_bytes_max: usize, seed: u64) -> OffsetMap {
         OffsetMap {
-            last: Keys::default(),
+            last: Keys::with_hasher(Seeded(seed)),
             size_bytes: 0,
             size_bytes_max,
             end: start,
@@ -105,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_last_offset_of_a_key_supersedes_those_before() {
-        let mut map = OffsetMap::new(0, 1 << 20);
+        let mut map = OffsetMap::new(0, 1 << 20, 7);
         map.add(&batch(0, &[Some(b"a"), Some(b"b"), None]), 1 << 20)
             .unwrap();
         map.add(&batch(7, &[Some(b"a"), Some(b"")]), 1 << 20)
@@ -120,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_full_map_ends_at_a_whole_batch_but_takes_one_whatever_its_size() {
-        let mut map = OffsetMap::new(0, 2 * (ENTRY_BYTES + 1));
+        let mut map = OffsetMap::new(0, 2 * (ENTRY_BYTES + 1), 7);
         let three: [Option<&[u8]>; 3] = [Some(b"a"), Some(b"b"), Some(b"c")];
         map.add(&batch(0, &three), 1 << 20).unwrap();
         assert_eq!((map.end(), map.is_full()), (3, false));
@@ -129,5 +142,12 @@ mod tests {
         map.add(&batch(6, &[Some(b"a"), Some(b"d")]), 1 << 20)
             .unwrap();
         assert_eq!((map.end(), map.is_full()), (6, true));
+    }
+
+    #[test]
+    fn two_seeds_put_keys_in_different_places() {
+        let place = |seed: u64| Seeded(seed).hash_one(&b"key"[..]);
+        assert_eq!(place(1), place(1));
+        assert_ne!(place(1), place(2));
     }
 }

@@ -194,8 +194,9 @@ fn mapped(
     size_bytes_max: usize,
     mut transactions: Transactions,
 ) -> Result<OffsetMap, LogError> {
-    let max_bytes = log.config().max_decompressed_bytes;
-    let mut map = OffsetMap::new(candidate.first_dirty, size_bytes_max);
+    let config = log.config();
+    let max_bytes = config.max_decompressed_bytes;
+    let mut map = OffsetMap::new(candidate.first_dirty, size_bytes_max, config.hash_seed);
     for source in segments {
         if source.end <= candidate.first_dirty {
             continue;

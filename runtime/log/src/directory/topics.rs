@@ -235,7 +235,11 @@ impl Inner {
             config,
             journal,
         };
-        let open = |partition| opening.open_partition(name, entry, partition, Recovery::Clean);
+        let open = |partition| {
+            let log = opening.open_partition(name, entry, partition, Recovery::Clean)?;
+            log.note_parent_synced();
+            Ok(log)
+        };
         numbers.map(open).collect()
     }
 

@@ -30,8 +30,10 @@ pub(crate) trait Entry: Copy + Debug {
 #[derive(Debug)]
 pub(crate) struct Index<E> {
     path: PathBuf,
-    /// Opened when it is first written.
+    /// Open while there is something to sync: an index that is not written to holds no descriptor.
     file: Option<Arc<dyn StorageFile>>,
+    /// Whether the file is there and holds the written entries and nothing else.
+    settled: bool,
     /// `None` until it is first used.
     entries: Option<Vec<E>>,
     /// Entries that are in the file.
@@ -46,6 +48,7 @@ impl<E: Entry> Index<E> {
         Index {
             path,
             file: None,
+            settled: false,
             entries: Some(Vec::new()),
             written: 0,
             unsynced: false,
@@ -57,6 +60,7 @@ impl<E: Entry> Index<E> {
         Index {
             path,
             file: None,
+            settled: false,
             entries: None,
             written: 0,
             unsynced: false,
@@ -88,21 +92,26 @@ impl<E: Entry> Index<E> {
     /// out: a look-up that finds no entry walks the log instead.
     pub(crate) fn entries(&mut self, storage: &dyn Storage) -> Result<&Vec<E>, LogError> {
         if self.entries.is_none() {
-            let entries = self.read(storage)?;
+            let (entries, settled) = self.read(storage)?;
             self.written = entries.len();
+            self.settled = settled;
             self.entries = Some(entries);
         }
         Ok(self.entries.get_or_insert_default())
     }
 
-    fn read(&self, storage: &dyn Storage) -> Result<Vec<E>, LogError> {
+    /// The good entries, and whether they are all that is in the file.
+    fn read(&self, storage: &dyn Storage) -> Result<(Vec<E>, bool), LogError> {
         let bytes = storage.exists(&self.path).and_then(|exists| {
             if !exists {
-                return Ok(Vec::new());
+                return Ok(None);
             }
-            read_all(storage.open(&self.path, OpenMode::Read)?.as_ref())
+            read_all(storage.open(&self.path, OpenMode::Read)?.as_ref()).map(Some)
         });
         let bytes = bytes.map_err(|error| LogError::io("read", &self.path, error))?;
+        let Some(bytes) = bytes else {
+            return Ok((Vec::new(), false));
+        };
         let mut entries: Vec<E> = Vec::with_capacity(bytes.len() / E::BYTES);
         for chunk in bytes.chunks_exact(E::BYTES) {
             match E::decode(chunk) {
@@ -115,7 +124,8 @@ impl<E: Entry> Index<E> {
                 }
             }
         }
-        Ok(entries)
+        let settled = entries.len() * E::BYTES == bytes.len();
+        Ok((entries, settled))
     }
 
     /// Adds an entry where it follows the last one; needs `entries` to have been read.
@@ -157,6 +167,7 @@ impl<E: Entry> Index<E> {
             .map_err(|error| LogError::io("truncate", &self.path, error))?;
         self.entries = Some(Vec::new());
         self.written = 0;
+        self.settled = true;
         self.unsynced = true;
         Ok(())
     }
@@ -167,12 +178,13 @@ impl<E: Entry> Index<E> {
             return Ok(());
         };
         let waiting = entries.get(self.written..).unwrap_or_default();
-        if waiting.is_empty() && self.file.is_some() {
+        if waiting.is_empty() && self.settled {
             return Ok(());
         }
         let mut bytes = Vec::with_capacity(waiting.len() * E::BYTES);
         waiting.iter().for_each(|entry| entry.encode(&mut bytes));
         let (start, count) = ((self.written * E::BYTES) as u64, entries.len());
+        self.settled = false;
         let file = self.file(storage)?;
         // What a failed write or an earlier life left behind the entries goes with it.
         let written = file
@@ -180,15 +192,15 @@ impl<E: Entry> Index<E> {
             .and_then(|()| file.write_at(&[&bytes], start));
         written.map_err(|error| LogError::io("write", &self.path, error))?;
         self.written = count;
+        self.settled = true;
         self.unsynced = true;
         Ok(())
     }
 
     /// The file, if it holds what was not synced; it counts as synced from now on.
     pub(crate) fn take_unsynced(&mut self) -> Option<(PathBuf, Arc<dyn StorageFile>)> {
-        let file = self.file.as_ref().filter(|_| self.unsynced)?;
-        self.unsynced = false;
-        Some((self.path.clone(), file.clone()))
+        let file = self.file.take()?;
+        std::mem::take(&mut self.unsynced).then(|| (self.path.clone(), file))
     }
 
     fn file(&mut self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>, LogError> {

@@ -23,11 +23,14 @@ pub(super) fn open(setup: &PartitionSetup) -> Result<PartitionState, LogError> {
     storage
         .create_dir_all(directory)
         .map_err(|error| LogError::io("create", directory, error))?;
+    let names_before = names(storage, directory)?;
     let compaction = manifest::settle(storage, directory)?;
     let log_start = read_log_start(storage, directory)?;
     let segments = open_segments(storage, directory, log_start)?;
     let mut state = PartitionState::new(segments, LeaderEpochs::load(storage, directory)?);
-    state.names_changed = true;
+    // A log that was closed has synced its names.
+    state.names_changed =
+        setup.recovery != Recovery::Clean || names(storage, directory)? != names_before;
     state.cleaned_below = compaction.cleaned_below;
     let opening = Opening {
         setup,
@@ -38,15 +41,19 @@ pub(super) fn open(setup: &PartitionSetup) -> Result<PartitionState, LogError> {
     Ok(state)
 }
 
+fn names(storage: &dyn Storage, directory: &Path) -> Result<Vec<String>, LogError> {
+    storage
+        .list(directory)
+        .map_err(|error| LogError::io("list", directory, error))
+}
+
 /// The segments whose log files are there, or a first one; index files without a log go.
 fn open_segments(
     storage: &dyn Storage,
     directory: &Path,
     log_start: i64,
 ) -> Result<Vec<Segment>, LogError> {
-    let names = storage
-        .list(directory)
-        .map_err(|error| LogError::io("list", directory, error))?;
+    let names = names(storage, directory)?;
     let mut bases: Vec<i64> = names
         .iter()
         .filter_map(|name| base_offset_of(name))
@@ -94,6 +101,9 @@ impl Opening<'_> {
             active.resume(self.storage)?;
             state.log_end = end_of(active, self.storage)?;
             state.producers = replayed(self.storage, self.directory, state)?;
+            let at_end = state.log_end..=state.log_end;
+            let newest = snapshot::load(self.storage, self.directory, at_end)?;
+            state.snapshot_at = newest.map(|(offset, _)| offset);
         } else {
             self.scan(state, scan_from)?;
         }
@@ -107,6 +117,7 @@ impl Opening<'_> {
             }
             state.log_end = state.log_start;
             state.producers = ProducerState::default();
+            state.snapshot_at = None;
             write_log_start(self.storage, self.directory, state.log_start)?;
         }
         state.epochs.truncate(state.log_end.max(1));

@@ -158,6 +158,7 @@ impl PartitionState {
         self.leader_epoch = self.epochs.latest().max(0);
         // A snapshot of what is cut off must not come back once other records are there.
         snapshot::prune(storage, &log.directory, self.log_end)?;
+        self.snapshot_at = None;
         if log.durability.syncs_files() {
             storage
                 .sync_dir(&log.directory)

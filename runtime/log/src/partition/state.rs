@@ -47,6 +47,8 @@ pub(crate) struct PartitionState {
     pub(crate) names_changed: bool,
     /// Whether the directory's own name may not be durable.
     parent_unsynced: bool,
+    /// Where the newest snapshot is, if it is known to be good: it holds while nothing is appended.
+    pub(crate) snapshot_at: Option<i64>,
 }
 
 /// Why a log takes no more changes.
@@ -89,6 +91,7 @@ impl PartitionState {
             unsynced: Vec::new(),
             names_changed: false,
             parent_unsynced: true,
+            snapshot_at: None,
         }
     }
 
@@ -218,7 +221,35 @@ impl PartitionState {
             .open(&path, OpenMode::Write)
             .map_err(|error| LogError::io("open", &path, error))?;
         self.written(path, file);
+        self.snapshot_at = Some(self.log_end);
         Ok(())
+    }
+
+    /// Somebody else has synced the name of this log's directory.
+    pub(super) fn note_parent_synced(&mut self) {
+        self.parent_unsynced = false;
+    }
+
+    /// Makes the snapshot durable, and the names of the files: before everything goes that it could
+    /// be made from again.
+    pub(crate) fn sync_snapshot(&mut self, log: &PartitionLog) -> Result<(), LogError> {
+        if !log.durability.syncs_files() {
+            return Ok(());
+        }
+        let files = std::mem::take(&mut self.unsynced);
+        let synced = files.iter().try_for_each(|(path, file)| {
+            file.sync_data()
+                .map_err(|error| LogError::io("sync", path, error))
+        });
+        let synced = synced.and_then(|()| {
+            log.storage
+                .sync_dir(&log.directory)
+                .map_err(|error| LogError::io("sync", &log.directory, error))
+        });
+        if let Err(error) = &synced {
+            self.take_offline(error.to_string());
+        }
+        synced
     }
 
     /// Remembers a small file that must be synced.
@@ -248,7 +279,9 @@ impl PartitionState {
         let storage = log.storage.as_ref();
         if close {
             self.active().seal(storage)?;
-            self.write_snapshot(log)?;
+            if self.snapshot_at != Some(self.log_end) {
+                self.write_snapshot(log)?;
+            }
         }
         if let Some((path, file)) = self.epochs.write(storage, &log.directory)? {
             self.written(path, file);

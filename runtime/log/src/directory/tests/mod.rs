@@ -4,6 +4,7 @@ mod altering;
 mod compaction;
 mod concurrent;
 mod failing;
+mod idle;
 mod stale;
 
 use std::io;
