@@ -263,6 +263,7 @@ mod tests {
                 topic_partition: TopicPartition::new("orders", 0),
                 records: offsets.map(record).collect(),
                 next_offset,
+                leader_epoch: None,
             }],
         }
     }

@@ -22,6 +22,17 @@ pub struct PartitionMetadata {
     pub leader_epoch: i32,
 }
 
+/// A leader that a broker named while it refused a request (KIP-951).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderHint {
+    /// Whose leader.
+    pub partition: TopicPartition,
+    /// The leader.
+    pub leader: NodeId,
+    /// The leader's epoch.
+    pub epoch: i32,
+}
+
 /// A topic as the metadata shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicMetadata {
@@ -44,6 +55,8 @@ pub(super) struct Metadata {
     errors: BTreeMap<Arc<str>, ErrorCode>,
     /// Counts answers; single flight compares it.
     pub(super) version: u64,
+    /// Counts answers and hints: whoever keeps leaders compares it.
+    pub(super) changes: u64,
     pub(super) refreshed_at_ms: i64,
 }
 
@@ -102,7 +115,40 @@ impl Metadata {
             self.apply_topic(name, topic);
         }
         self.version += 1;
+        self.changes += 1;
         self.refreshed_at_ms = now_ms;
+    }
+
+    /// Takes over leaders that are newer than the known ones, of known partitions, on nodes whose
+    /// address is known or is in `nodes`.
+    pub(super) fn adopt(
+        &mut self,
+        hints: &[LeaderHint],
+        nodes: Vec<(NodeId, BrokerAddress)>,
+    ) -> usize {
+        let known: BTreeMap<NodeId, BrokerAddress> = nodes.into_iter().collect();
+        let mut adopted = 0;
+        for hint in hints {
+            if !known.contains_key(&hint.leader) && !self.nodes.contains_key(&hint.leader) {
+                continue;
+            }
+            let partition = usize::try_from(hint.partition.partition).ok();
+            let topic = self.topics.get_mut(&hint.partition.topic);
+            let partition = topic.zip(partition).and_then(|(topic, index)| {
+                let partitions = &mut topic.partitions;
+                partitions.get_mut(index)
+            });
+            if let Some(partition) = partition.filter(|known| known.leader_epoch < hint.epoch) {
+                partition.leader = Some(hint.leader);
+                partition.leader_epoch = hint.epoch;
+                adopted += 1;
+            }
+        }
+        if adopted > 0 {
+            self.nodes.extend(known);
+            self.changes += 1;
+        }
+        adopted
     }
 
     fn apply_topic(&mut self, name: &str, topic: &MetadataResponseTopic) {
@@ -198,6 +244,36 @@ mod tests {
         metadata.apply(&answer(Uuid([2; 16]), &[(1, 0), (-1, 0)]), 0);
         assert_eq!(leader(&metadata, 0), Some(NodeId(1)));
         assert_eq!(leader(&metadata, 1), None);
+    }
+
+    #[test]
+    fn a_hint_counts_if_it_is_newer_and_its_node_can_be_reached() {
+        let mut metadata = Metadata::default();
+        metadata.apply(&answer(Uuid([1; 16]), &[(1, 5)]), 0);
+        let changes = metadata.changes;
+        let hint = |partition, leader, epoch| LeaderHint {
+            partition: TopicPartition::new("orders", partition),
+            leader: NodeId(leader),
+            epoch,
+        };
+        let two = || vec![(NodeId(2), BrokerAddress::new("two", 9092))];
+        for (hint, nodes) in [
+            (hint(0, 2, 5), two()),
+            (hint(0, 2, 6), Vec::new()),
+            (hint(1, 2, 6), two()),
+        ] {
+            assert_eq!(metadata.adopt(&[hint], nodes), 0);
+        }
+        assert_eq!(
+            (leader(&metadata, 0), metadata.changes),
+            (Some(NodeId(1)), changes)
+        );
+        assert_eq!(metadata.adopt(&[hint(0, 2, 6)], two()), 1);
+        assert_eq!(leader(&metadata, 0), Some(NodeId(2)));
+        assert!(metadata.nodes.contains_key(&NodeId(1)) && metadata.nodes.contains_key(&NodeId(2)));
+        // An answer that is older than the hint is not believed.
+        metadata.apply(&answer(Uuid([1; 16]), &[(1, 5)]), 1);
+        assert_eq!(leader(&metadata, 0), Some(NodeId(2)));
     }
 
     #[test]

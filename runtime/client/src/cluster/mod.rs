@@ -28,7 +28,7 @@ pub use connection::{Connection, PendingResponse};
 pub use coordinator::CoordinatorKind;
 pub(crate) use coordinator::millis;
 use establish::{Establish, Refusal};
-pub use metadata::{PartitionMetadata, TopicMetadata};
+pub use metadata::{LeaderHint, PartitionMetadata, TopicMetadata};
 pub use retry::backoff;
 pub use versions::BrokerVersions;
 

@@ -13,8 +13,9 @@ use millstream_protocol::messages::{MetadataRequest, MetadataResponse};
 use millstream_protocol::{ApiKey, ErrorClass, ErrorContext, TopicPartition, Uuid, class};
 use tokio::time::Instant;
 
-use super::{Cluster, NodeId, PartitionMetadata, TopicMetadata, millis};
+use super::{Cluster, LeaderHint, NodeId, PartitionMetadata, TopicMetadata, millis};
 use crate::error::ClusterError;
+use crate::transport::BrokerAddress;
 
 impl Cluster {
     /// Asks for metadata of `topics` and of all topics known already, and waits for the answer.
@@ -234,6 +235,22 @@ impl Cluster {
     #[must_use]
     pub fn leader(&self, partition: &TopicPartition) -> Option<NodeId> {
         self.partition(partition).and_then(|known| known.leader)
+    }
+
+    /// Takes over leaders that a broker named in another answer; `nodes` are where it says that
+    /// they listen. How many were news.
+    pub fn adopt_leaders(
+        &self,
+        hints: &[LeaderHint],
+        nodes: Vec<(NodeId, BrokerAddress)>,
+    ) -> usize {
+        self.lock().metadata.adopt(hints, nodes)
+    }
+
+    /// Counts changes of leaders that have been heard of.
+    #[must_use]
+    pub fn metadata_changes(&self) -> u64 {
+        self.lock().metadata.changes
     }
 
     /// Milliseconds since the last metadata answer.

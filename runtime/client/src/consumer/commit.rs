@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::consumer::{Consumer, Mode};
 use super::error::ConsumerError;
-use super::lookup::{OffsetAndTimestamp, end_as_timestamp, list_offsets};
+use super::lookup::{OffsetAndTimestamp, as_timestamp, list_offsets};
 use super::membership::{Ask, Group};
 use super::offsets::{self, CommitFailure};
-use super::positions::LogEnd;
+use super::positions::Landmark;
 use crate::group::{GroupMetadata, OffsetAndMetadata};
 
 impl Consumer {
@@ -33,14 +33,23 @@ impl Consumer {
     /// # Errors
     /// See [`Consumer::commit_offsets`].
     pub fn commit(&self) -> BoxFuture<'_, Result<(), ConsumerError>> {
-        Box::pin(async move {
-            let offsets: Vec<(TopicPartition, OffsetAndMetadata)> = self
-                .positions()
-                .into_iter()
-                .map(|(partition, offset)| (partition, offset.into()))
-                .collect();
-            self.commit_offsets(&offsets).await
-        })
+        Box::pin(async move { self.commit_offsets(&self.offsets_to_commit()).await })
+    }
+
+    /// What [`Consumer::commit`] would commit: the positions of all partitions, each with the
+    /// epoch of the leader that wrote the record before it.
+    #[must_use]
+    pub fn offsets_to_commit(&self) -> Vec<(TopicPartition, OffsetAndMetadata)> {
+        let positions = self.inner.core.positions();
+        let all = positions.all().map(|(partition, at)| {
+            let offset = OffsetAndMetadata {
+                offset: at.offset,
+                leader_epoch: at.epoch,
+                ..Default::default()
+            };
+            (partition.clone(), offset)
+        });
+        all.collect()
     }
 
     /// Commits these offsets (each that of the next record to read), and waits for the
@@ -161,12 +170,12 @@ impl Consumer {
         &self,
         call: &'static str,
         partitions: &[TopicPartition],
-        end: LogEnd,
+        end: Landmark,
     ) -> Result<BTreeMap<TopicPartition, i64>, ConsumerError> {
         let core = &self.inner.core;
         let questions = partitions
             .iter()
-            .map(|p| (p.clone(), end_as_timestamp(end)))
+            .map(|p| (p.clone(), as_timestamp(end, core.now_ms())))
             .collect();
         let patience = core.config.default_api_timeout;
         let found = list_offsets(
@@ -193,7 +202,7 @@ impl Consumer {
         partitions: &'a [TopicPartition],
     ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, i64>, ConsumerError>> {
         Box::pin(async move {
-            self.log_ends("end_offsets(..)", partitions, LogEnd::Latest)
+            self.log_ends("end_offsets(..)", partitions, Landmark::Latest)
                 .await
         })
     }
@@ -207,7 +216,7 @@ impl Consumer {
         partitions: &'a [TopicPartition],
     ) -> BoxFuture<'a, Result<BTreeMap<TopicPartition, i64>, ConsumerError>> {
         Box::pin(async move {
-            self.log_ends("beginning_offsets(..)", partitions, LogEnd::Earliest)
+            self.log_ends("beginning_offsets(..)", partitions, Landmark::Earliest)
                 .await
         })
     }

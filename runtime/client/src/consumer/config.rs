@@ -10,20 +10,9 @@ use std::time::Duration;
 use super::assignor::{Assignor, CooperativeSticky, Range, common_protocol};
 use super::group_protocol::{ASSIGNORS, GroupProtocol, HEARTBEAT_INTERVAL, SESSION_TIMEOUT};
 use super::read_committed::Isolation;
+use super::reset::AutoOffsetReset;
 use crate::config::ClientConfig;
 use crate::error::ConfigError;
-
-/// Where to begin when there is no position, or none that the log still has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AutoOffsetReset {
-    /// At the first record of the log.
-    Earliest,
-    /// Behind the last record: only what comes later.
-    #[default]
-    Latest,
-    /// Nowhere: `poll` reports an error and the application seeks.
-    None,
-}
 
 /// The settings of a consumer. Kafka's names in brackets.
 #[derive(Clone, Debug)]
@@ -74,6 +63,9 @@ pub struct ConsumerConfig {
     /// paused ones. Not a Kafka setting; 64 MiB. A record in use keeps its whole answer in memory
     /// beyond that.
     pub fetch_buffer_bytes: usize,
+    /// What paused partitions keep of what was fetched, all together; what is beyond is dropped
+    /// and fetched again after they go on. Not a Kafka setting; 256 MiB.
+    pub paused_buffer_bytes: usize,
     /// Whether checksums are verified (`check.crcs`, true).
     pub check_crcs: bool,
     /// Most bytes that one batch may decompress to. Not a Kafka setting; 64 MiB.
@@ -109,6 +101,7 @@ impl Default for ConsumerConfig {
             fetch_max_wait: Duration::from_millis(500),
             max_partition_fetch_bytes: 1 << 20,
             fetch_buffer_bytes: 64 << 20,
+            paused_buffer_bytes: 256 << 20,
             check_crcs: true,
             max_decompressed_bytes: 64 << 20,
             default_api_timeout: Duration::from_secs(60),
@@ -329,6 +322,13 @@ impl ConsumerBuilder {
     /// Bytes kept ready for `poll`, all partitions together but for paused ones: default 64 MiB.
     pub fn fetch_buffer_bytes(mut self, bytes: usize) -> Self {
         self.config.fetch_buffer_bytes = bytes;
+        self
+    }
+
+    /// Bytes kept of paused partitions, all together: default 256 MiB. What is beyond is dropped
+    /// and fetched again after they go on.
+    pub fn paused_buffer_bytes(mut self, bytes: usize) -> Self {
+        self.config.paused_buffer_bytes = bytes;
         self
     }
 

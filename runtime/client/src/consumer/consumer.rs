@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::config::{ConsumerBuilder, ConsumerConfig};
 use super::core::Core;
 use super::error::ConsumerError;
+use super::fetch_request::close_sessions;
 use super::fetcher;
 use super::group_protocol::{self, GroupProtocol};
 use super::listener::{RebalanceListener, Silent};
@@ -379,6 +380,7 @@ impl Consumer {
         if let Some(tasks) = &self._tasks {
             tasks.end();
         }
+        close_sessions(&self.inner.core).await;
         self.inner.core.cluster.disconnect();
         self.inner.core.hot.disconnect();
         self.inner.core.for_poll.notify_one();

@@ -4,16 +4,18 @@
 //! the bell of the other side.
 //! Never: behaviour of its own.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millstream_protocol::TopicPartition;
 use tokio::sync::Notify;
 
-use super::config::{AutoOffsetReset, ConsumerConfig};
+use super::config::ConsumerConfig;
 use super::error::ConsumerError;
 use super::fetched::Decoding;
-use super::positions::{BufferLimits, LogEnd, Position, Positions};
-use crate::cluster::Cluster;
+use super::positions::{BufferLimits, Landmark, Position, Positions};
+use super::reset::AutoOffsetReset;
+use crate::cluster::{Cluster, NodeId};
 use crate::error::RequestError;
 use crate::transport::Transport;
 
@@ -33,6 +35,8 @@ pub(crate) struct Core {
     positions: Mutex<Positions>,
     /// While the consumer is a member under the consumer protocol.
     member_epoch: Mutex<Option<MemberEpoch>>,
+    /// Ids of the fetch sessions that brokers hold, to be ended at the close.
+    sessions: Mutex<BTreeMap<NodeId, i32>>,
     /// Rung when `poll` has something to look at.
     pub(crate) for_poll: Notify,
     /// Rung when there may be something to fetch.
@@ -44,12 +48,14 @@ impl Core {
         let limits = BufferLimits {
             partition_bytes: usize::try_from(config.max_partition_fetch_bytes).unwrap_or(1),
             total_bytes: config.fetch_buffer_bytes,
+            paused_bytes: config.paused_buffer_bytes,
         };
         Core {
             cluster: Cluster::new(Arc::clone(&transport), config.client.clone()),
             hot: Cluster::new(transport, config.client.clone()),
             positions: Mutex::new(Positions::new(limits)),
             member_epoch: Mutex::new(None),
+            sessions: Mutex::default(),
             for_poll: Notify::new(),
             for_fetcher: Notify::new(),
             config,
@@ -80,6 +86,10 @@ impl Core {
             .or_else(|| self.hot.take_refusal())
     }
 
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, BTreeMap<NodeId, i32>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn now_ms(&self) -> i64 {
         self.cluster.clock().now_ms()
     }
@@ -95,8 +105,9 @@ impl Core {
     /// What the reset policy makes of a missing position.
     pub(crate) fn reset(&self) -> Option<Position> {
         match self.config.auto_offset_reset {
-            AutoOffsetReset::Earliest => Some(Position::Resetting(LogEnd::Earliest)),
-            AutoOffsetReset::Latest => Some(Position::Resetting(LogEnd::Latest)),
+            AutoOffsetReset::Earliest => Some(Position::Resetting(Landmark::Earliest)),
+            AutoOffsetReset::Latest => Some(Position::Resetting(Landmark::Latest)),
+            AutoOffsetReset::ByDuration(ago) => Some(Position::Resetting(Landmark::Ago(ago))),
             AutoOffsetReset::None => None,
         }
     }

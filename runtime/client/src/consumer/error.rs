@@ -73,6 +73,23 @@ pub enum ConsumerError {
         /// Where the log starts; -1 where the broker does not say.
         log_start_offset: i64,
     },
+    /// The log has lost records that were read (an unclean leader election, say), and there is no
+    /// rule for that.
+    #[error(
+        "{topic_partition}: records before offset {offset} that were read in leader epoch \
+         {leader_epoch} are gone from the log{}; what was made of them cannot be taken back: \
+         seek(..) to where reading is to go on, or set auto_offset_reset", parts_at(.divergent_offset)
+    )]
+    LogTruncation {
+        /// Which one.
+        topic_partition: TopicPartition,
+        /// The position.
+        offset: i64,
+        /// The epoch of the leader that wrote the record before the position.
+        leader_epoch: i32,
+        /// The first offset at which the log differs from what was read, where the leader can say.
+        divergent_offset: Option<i64>,
+    },
     /// The records that the broker sent cannot be decoded.
     #[error(
         "{topic_partition}: the batch at offset {offset} is damaged ({cause}); it is fetched again \
@@ -235,6 +252,12 @@ impl ConsumerError {
                 | ConsumerError::Assignor { .. }
         )
     }
+}
+
+fn parts_at(divergent: &Option<i64>) -> String {
+    divergent
+        .map(|offset| format!(", which differs from offset {offset} on"))
+        .unwrap_or_default()
 }
 
 fn principal(client_id: &str) -> String {

@@ -3,16 +3,14 @@
 //! Invariants: topics go by id only if the ids of all are known.
 //! Never: judges an answer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_protocol::Uuid;
-use millstream_protocol::messages::fetch::{FetchPartition, FetchTopic};
+use millstream_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
 use millstream_protocol::messages::{FetchRequest, FetchResponse};
 
 use super::core::Core;
-use super::positions::Target;
+use super::fetch_session::SessionRequest;
 use crate::cluster::{Cluster, NodeId};
 use crate::error::RequestError;
 
@@ -20,8 +18,11 @@ use crate::error::RequestError;
 const HOT_WAIT: Duration = Duration::from_millis(5);
 /// From this version on, topics go by id.
 const BY_ID_VERSION: i16 = 13;
+/// Longest wait for the end of a session when the consumer closes.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A way to a leader. The main lane's fetch may wait for new data, the hot lane's hardly does.
+/// A way to a leader. The main lane's fetch may wait for new data, the hot lane's hardly does. The
+/// main lane has a session; the few partitions of the hot lane are told in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
     Main,
@@ -30,96 +31,152 @@ pub(crate) enum Lane {
 
 /// One Fetch request, for either way of naming topics.
 pub(crate) struct FetchPlan {
-    request: FetchRequest,
-    /// Ids of the request's topics; empty where one is not known.
-    pub(crate) ids: Arc<BTreeMap<Uuid, Arc<str>>>,
-    topics: Vec<Arc<str>>,
+    lane: Lane,
+    wait: Duration,
+    what: SessionRequest,
 }
 
 impl FetchPlan {
-    pub(crate) fn new(core: &Core, lane: Lane, targets: &[Target]) -> FetchPlan {
-        let config = &core.config;
-        let mut topics: BTreeMap<Arc<str>, FetchTopic> = BTreeMap::new();
-        for target in targets {
-            let name = &target.topic_partition.topic;
-            let topic = topics
-                .entry(Arc::clone(name))
-                .or_insert_with(|| FetchTopic {
-                    topic: name.to_string(),
-                    topic_id: core
-                        .cluster
-                        .topic(name)
-                        .map_or(Uuid::ZERO, |topic| topic.topic_id),
-                    partitions: Vec::new(),
-                });
-            let known = core.cluster.partition(&target.topic_partition);
-            topic.partitions.push(FetchPartition {
-                partition: target.topic_partition.partition,
-                current_leader_epoch: known.map_or(-1, |known| known.leader_epoch),
-                fetch_offset: target.offset,
-                partition_max_bytes: config.max_partition_fetch_bytes,
-                ..Default::default()
-            });
-        }
-        let known = topics.values().all(|topic| topic.topic_id != Uuid::ZERO);
-        let ids = topics
-            .iter()
-            .filter(|_| known)
-            .map(|(name, topic)| (topic.topic_id, Arc::clone(name)))
-            .collect();
+    pub(crate) fn new(core: &Core, lane: Lane, what: SessionRequest) -> FetchPlan {
         let wait = match lane {
-            Lane::Main => config.fetch_max_wait,
-            Lane::Hot => config.fetch_max_wait.min(HOT_WAIT),
+            Lane::Main => core.config.fetch_max_wait,
+            Lane::Hot => core.config.fetch_max_wait.min(HOT_WAIT),
         };
-        let request = FetchRequest {
-            replica_id: -1,
-            max_wait_ms: i32::try_from(wait.as_millis()).unwrap_or(i32::MAX),
-            min_bytes: config.fetch_min_bytes,
-            max_bytes: config.fetch_max_bytes,
-            isolation_level: config.isolation.level(),
-            topics: topics.values().cloned().collect(),
-            rack_id: config.client_rack.clone().unwrap_or_default(),
-            ..Default::default()
+        FetchPlan { lane, wait, what }
+    }
+
+    /// The request that ends session `id`.
+    fn last(id: i32) -> FetchPlan {
+        let what = SessionRequest {
+            id,
+            epoch: -1,
+            by_id: true,
+            changed: Vec::new(),
+            forgotten: Vec::new(),
         };
         FetchPlan {
-            request,
-            ids: Arc::new(ids),
-            topics: topics.into_keys().collect(),
+            lane: Lane::Hot,
+            wait: Duration::ZERO,
+            what,
         }
     }
 
+    fn request(&self, core: &Core, version: i16) -> FetchRequest {
+        let config = &core.config;
+        FetchRequest {
+            replica_id: -1,
+            max_wait_ms: i32::try_from(self.wait.as_millis()).unwrap_or(i32::MAX),
+            min_bytes: config.fetch_min_bytes,
+            max_bytes: config.fetch_max_bytes,
+            isolation_level: config.isolation.level(),
+            session_id: self.what.id,
+            session_epoch: self.what.epoch,
+            topics: self.topics(version, config.max_partition_fetch_bytes),
+            forgotten_topics_data: self.forgotten(version),
+            rack_id: config.client_rack.clone().unwrap_or_default(),
+            ..Default::default()
+        }
+    }
+
+    fn topics(&self, version: i16, partition_max_bytes: i32) -> Vec<FetchTopic> {
+        let mut topics: Vec<FetchTopic> = Vec::new();
+        let mut last = None;
+        for (partition, asked) in &self.what.changed {
+            if last != Some(&partition.topic) {
+                last = Some(&partition.topic);
+                topics.push(FetchTopic {
+                    topic: name(version, &partition.topic),
+                    topic_id: asked.topic_id,
+                    partitions: Vec::new(),
+                });
+            }
+            if let Some(topic) = topics.last_mut() {
+                topic.partitions.push(FetchPartition {
+                    partition: partition.partition,
+                    current_leader_epoch: asked.leader_epoch,
+                    fetch_offset: asked.offset,
+                    partition_max_bytes,
+                    ..Default::default()
+                });
+            }
+        }
+        topics
+    }
+
+    fn forgotten(&self, version: i16) -> Vec<ForgottenTopic> {
+        let mut topics: Vec<ForgottenTopic> = Vec::new();
+        let mut last = None;
+        for (partition, topic_id) in &self.what.forgotten {
+            if last != Some((&partition.topic, topic_id)) {
+                last = Some((&partition.topic, topic_id));
+                topics.push(ForgottenTopic {
+                    topic: name(version, &partition.topic),
+                    topic_id: *topic_id,
+                    partitions: Vec::new(),
+                });
+            }
+            if let Some(topic) = topics.last_mut() {
+                topic.partitions.push(partition.partition);
+            }
+        }
+        topics
+    }
+
     pub(crate) async fn send(
-        self,
+        &self,
         core: &Core,
         leader: NodeId,
-        lane: Lane,
     ) -> Result<FetchResponse, RequestError> {
-        let cluster: &Cluster = match lane {
+        let cluster: &Cluster = match self.lane {
             Lane::Main => &core.cluster,
             Lane::Hot => &core.hot,
         };
-        let cap = if self.ids.is_empty() {
-            BY_ID_VERSION - 1
-        } else {
+        let cap = if self.what.by_id {
             i16::MAX
+        } else {
+            BY_ID_VERSION - 1
         };
         let timeout = core.config.client.request_timeout + core.config.fetch_max_wait;
-        let request = self.request.clone();
-        match cluster
-            .request_with(leader, timeout, cap, |_| request)
-            .await
-        {
+        let build = |version| self.request(core, version);
+        match cluster.request_with(leader, timeout, cap, build).await {
             // The hot lane has metadata of its own, only to know where brokers are.
-            Err(RequestError::UnknownNode { .. }) if lane == Lane::Hot => {
-                let refreshed = cluster.refresh_metadata(&self.topics).await;
-                if let Err(error) = refreshed {
+            Err(RequestError::UnknownNode { .. }) if self.lane == Lane::Hot => {
+                let mut topics: Vec<Arc<str>> = Vec::new();
+                for (partition, _) in &self.what.changed {
+                    if topics.last() != Some(&partition.topic) {
+                        topics.push(Arc::clone(&partition.topic));
+                    }
+                }
+                if let Err(error) = cluster.refresh_metadata(&topics).await {
                     tracing::debug!(%error, "no metadata for the hot lane");
                 }
-                cluster
-                    .request_with(leader, timeout, cap, |_| self.request)
-                    .await
+                cluster.request_with(leader, timeout, cap, build).await
             }
             result => result,
         }
     }
+}
+
+fn name(version: i16, topic: &str) -> String {
+    if version < BY_ID_VERSION {
+        topic.to_owned()
+    } else {
+        String::new()
+    }
+}
+
+/// Ends the sessions that brokers hold for this consumer. One that cannot be told forgets by
+/// itself.
+pub(crate) async fn close_sessions(core: &Core) {
+    let sessions = std::mem::take(&mut *core.sessions());
+    // On the other lane, since the last long poll may still be in the broker.
+    let all = sessions.into_iter().map(|(leader, id)| async move {
+        let last = FetchPlan::last(id);
+        match tokio::time::timeout(CLOSE_PATIENCE, last.send(core, leader)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(%leader, %error, "fetch session not ended"),
+            Err(_) => tracing::debug!(%leader, "fetch session not ended in time"),
+        }
+    });
+    futures::future::join_all(all).await;
 }

@@ -37,6 +37,8 @@ pub(crate) struct FetchedPartition {
     ahead: Bytes,
     current: Option<OpenBatch>,
     next_offset: i64,
+    /// Of the batch that was opened or stepped over last.
+    last_epoch: Option<i32>,
     /// Where the answer ends: the offset to fetch from after it.
     end_offset: i64,
 }
@@ -68,6 +70,7 @@ impl FetchedPartition {
             ahead: records,
             current: None,
             next_offset: fetch_offset,
+            last_epoch: None,
             end_offset,
         }))
     }
@@ -75,6 +78,11 @@ impl FetchedPartition {
     /// The offset after the last one handed out or stepped over.
     pub(crate) fn next_offset(&self) -> i64 {
         self.next_offset
+    }
+
+    /// The epoch of the leader that wrote the record before `next_offset`.
+    pub(crate) fn last_epoch(&self) -> Option<i32> {
+        self.last_epoch
     }
 
     /// The offset to ask for after this answer.
@@ -161,6 +169,7 @@ impl FetchedPartition {
                 batch.verify_crc().map_err(wrong)?;
             }
             let verdict = self.filter.judge(&batch).map_err(wrong)?;
+            self.last_epoch = Some(batch.partition_leader_epoch()).filter(|epoch| *epoch >= 0);
             if verdict != Verdict::Deliver || batch.next_offset() <= self.next_offset {
                 self.next_offset = self.next_offset.max(batch.next_offset());
                 continue;

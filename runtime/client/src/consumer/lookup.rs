@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_protocol::messages::ListOffsetsRequest;
-use millstream_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use millstream_protocol::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopic,
+};
 use millstream_protocol::{ApiKey, ErrorClass, ErrorCode, ErrorContext, TopicPartition, class};
 use tokio::time::Instant;
 
 use super::error::ConsumerError;
-use super::positions::LogEnd;
+use super::positions::Landmark;
 use super::read_committed::Isolation;
 use crate::cluster::{Cluster, NodeId, millis};
 
@@ -25,13 +27,20 @@ pub struct OffsetAndTimestamp {
     pub offset: i64,
     /// Its timestamp, in milliseconds since 1970.
     pub timestamp: i64,
+    /// The epoch of the leader that wrote it, where the broker says it.
+    pub leader_epoch: Option<i32>,
 }
 
-/// The number that stands for an end of the log in requests.
-pub(crate) fn end_as_timestamp(end: LogEnd) -> i64 {
-    match end {
-        LogEnd::Latest => -1,
-        LogEnd::Earliest => -2,
+/// The number that stands for a point of the log in requests.
+pub(crate) fn as_timestamp(landmark: Landmark, now_ms: i64) -> i64 {
+    match landmark {
+        Landmark::Latest => -1,
+        Landmark::Earliest => -2,
+        Landmark::Ago(duration) => {
+            let ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+            // Below zero the numbers have other meanings.
+            now_ms.saturating_sub(ms).max(0)
+        }
     }
 }
 
@@ -100,6 +109,7 @@ pub(crate) async fn list_offsets_once(
 }
 
 fn request(
+    cluster: &Cluster,
     isolation: Isolation,
     questions: &[(TopicPartition, i64)],
     timeout: Duration,
@@ -111,8 +121,10 @@ fn request(
             .or_default()
             .push(ListOffsetsPartition {
                 partition_index: partition.partition,
+                current_leader_epoch: cluster
+                    .partition(partition)
+                    .map_or(-1, |known| known.leader_epoch),
                 timestamp: *timestamp,
-                ..Default::default()
             });
     }
     ListOffsetsRequest {
@@ -136,7 +148,7 @@ async fn ask_leader(
     questions: Vec<(TopicPartition, i64)>,
     timeout: Duration,
 ) -> Answers {
-    let request = request(isolation, &questions, timeout);
+    let request = request(cluster, isolation, &questions, timeout);
     let response = match cluster.request(leader, request, timeout).await {
         Ok(response) => response,
         Err(error) => {
@@ -158,7 +170,7 @@ async fn ask_leader(
         let name: Arc<str> = topic.name.into();
         for answer in topic.partitions {
             let partition = TopicPartition::new(name.clone(), answer.partition_index);
-            let outcome = outcome(answer.error_code, answer.offset, answer.timestamp);
+            let outcome = outcome(&answer);
             if matches!(outcome, Answer::Later(_)) {
                 stale.push(name.clone());
             }
@@ -180,9 +192,14 @@ async fn ask_leader(
         .collect()
 }
 
-fn outcome(code: ErrorCode, offset: i64, timestamp: i64) -> Answer {
+fn outcome(answer: &ListOffsetsPartitionResponse) -> Answer {
+    let code = answer.error_code;
     if code.is_ok() {
-        let found = (offset >= 0).then_some(OffsetAndTimestamp { offset, timestamp });
+        let found = (answer.offset >= 0).then_some(OffsetAndTimestamp {
+            offset: answer.offset,
+            timestamp: answer.timestamp,
+            leader_epoch: Some(answer.leader_epoch).filter(|epoch| *epoch >= 0),
+        });
         return Answer::Found(found);
     }
     match class(ApiKey::ListOffsets, code, ErrorContext::Plain) {

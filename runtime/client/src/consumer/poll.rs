@@ -177,9 +177,8 @@ impl Consumer {
             }
             *due = Instant::now() + self.inner.core.config.auto_commit_interval;
         }
-        let (consumer, positions) = (self.without_tasks(), self.positions());
+        let (consumer, offsets) = (self.without_tasks(), self.offsets_to_commit());
         tokio::spawn(async move {
-            let offsets: Vec<_> = positions.into_iter().map(|(p, o)| (p, o.into())).collect();
             if let Err(error) = consumer.commit_offsets(&offsets).await {
                 tracing::warn!(%error, "automatic commit failed");
             }

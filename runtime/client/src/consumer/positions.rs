@@ -2,47 +2,84 @@
 //! the fetcher asks what to fetch and puts answers in, `poll` takes records out.
 //!
 //! ```text
-//!                committed offset found
-//! Unset ------------------------------------> At(offset) <----- seek, from anywhere
-//!   |  none: auto.offset.reset                  ^    |
-//!   +--------------------> Resetting -----------+    | out of range
-//!   |  policy none            ^       offset found   |
-//!   +--> Stuck <--------------+----------------------+
+//!                committed offset found          leader or its epoch changed
+//! Unset ------------------------------------> At ---------------------------> Validating
+//!   |  none: auto.offset.reset                ^ | <----- still in the log ------+   |
+//!   +--------------------> Resetting ---------+ | <----- diverged, with policy -+   |
+//!   |  policy none           ^    offset found  | out of range                      |
+//!   +--> Stuck <-------------+------------------+         lost, or no policy        |
+//!                            +------------------------------------------------------+
+//!   seek: from anywhere to At, or to Validating where the seek names an epoch
 //! ```
 //!
 //! Invariants: an answer counts only if it was asked for under the present version of its
-//! partition; seek, reset and reassignment raise the version and drop the buffer. A position is
-//! never ahead of what was handed out or stepped over. Buffered bytes of a partition pass
+//! partition; seek, reset, validation and reassignment raise the version and drop the buffer. A
+//! position is never ahead of what was handed out or stepped over. Nothing is fetched from a
+//! position that is being validated. Buffered bytes of a partition pass
 //! `max.partition.fetch.bytes` by one answer at most.
 //! Never: clocks, I/O, async.
 
+mod buffers;
+mod leaders;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::time::Duration;
 
 use millstream_protocol::TopicPartition;
 
+pub(crate) use self::buffers::BufferLimits;
+pub(crate) use self::leaders::{Doubt, Leader};
 use super::error::ConsumerError;
 use super::fetched::FetchedPartition;
-use super::records::{ConsumerRecords, PartitionRecords};
+use crate::cluster::NodeId;
 
-/// Which end of a log to go to.
+/// Which point of a log to go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LogEnd {
+pub(crate) enum Landmark {
     Earliest,
     Latest,
+    /// The first record that is not older than this, else the end.
+    Ago(Duration),
+}
+
+/// An offset, and the epoch of the leader that wrote the record before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) offset: i64,
+    pub(crate) epoch: Option<i32>,
+}
+
+impl From<i64> for At {
+    fn from(offset: i64) -> Self {
+        At {
+            offset,
+            epoch: None,
+        }
+    }
 }
 
 /// Where a partition stands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Position {
     /// Not known yet: the committed offset, or what the reset policy says.
     Unset,
     /// To be asked of the leader.
-    Resetting(LogEnd),
+    Resetting(Landmark),
     /// The next record to hand out.
-    At(i64),
+    At(At),
+    /// As `At`, but the leader is to say first that its log still holds what was read.
+    Validating(At),
     /// Nothing will happen before a seek.
     Stuck,
+}
+
+impl Position {
+    fn at(self) -> Option<At> {
+        match self {
+            Position::At(at) | Position::Validating(at) => Some(at),
+            _ => None,
+        }
+    }
 }
 
 /// The ends of a partition as the last answer told them.
@@ -53,17 +90,27 @@ pub(crate) struct LogOffsets {
     pub(crate) high_watermark: i64,
 }
 
+/// What is on its way for a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    Nothing,
+    Question,
+    /// By its number.
+    Fetch(u64),
+}
+
 #[derive(Debug)]
 struct PartitionState {
     position: Position,
     version: u64,
     paused: bool,
-    /// A fetch or a look-up for this version is on its way.
-    busy: bool,
+    asking: Asking,
     /// Nothing is asked before this time.
     not_before_ms: i64,
     buffer: VecDeque<FetchedPartition>,
     offsets: Option<LogOffsets>,
+    /// As the metadata showed it when `learn` looked last.
+    leader: Option<Leader>,
 }
 
 impl PartitionState {
@@ -72,26 +119,11 @@ impl PartitionState {
             position: Position::Unset,
             version,
             paused: false,
-            busy: false,
+            asking: Asking::Nothing,
             not_before_ms: i64::MIN,
             buffer: VecDeque::new(),
             offsets: None,
-        }
-    }
-
-    fn buffered_bytes(&self) -> usize {
-        self.buffer.iter().map(FetchedPartition::size_bytes).sum()
-    }
-
-    /// The offset after what is buffered.
-    fn fetch_offset(&self) -> Option<i64> {
-        match self.position {
-            Position::At(offset) => Some(
-                self.buffer
-                    .back()
-                    .map_or(offset, FetchedPartition::end_offset),
-            ),
-            _ => None,
+            leader: None,
         }
     }
 
@@ -99,9 +131,13 @@ impl PartitionState {
     fn restart(&mut self, position: Position, version: u64) {
         self.position = position;
         self.version = version;
-        self.busy = false;
+        self.asking = Asking::Nothing;
         self.not_before_ms = i64::MIN;
         self.buffer.clear();
+    }
+
+    fn is_free(&self, now_ms: i64) -> bool {
+        self.asking == Asking::Nothing && self.not_before_ms <= now_ms
     }
 }
 
@@ -111,15 +147,8 @@ pub(crate) struct Target {
     pub(crate) topic_partition: TopicPartition,
     /// Ask under this version, answer under it.
     pub(crate) version: u64,
+    /// The position; -1 where there is none.
     pub(crate) offset: i64,
-}
-
-/// How much may be buffered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BufferLimits {
-    pub(crate) partition_bytes: usize,
-    /// Of all partitions that are not paused.
-    pub(crate) total_bytes: usize,
 }
 
 /// Errors that are kept for `poll`; those beyond repeat themselves anyhow.
@@ -131,6 +160,12 @@ pub(crate) struct Positions {
     partitions: BTreeMap<TopicPartition, PartitionState>,
     next_version: u64,
     limits: BufferLimits,
+    /// Set where a partition may have a question, or may wait for a time.
+    unsettled: bool,
+    /// Set where a partition's leader is not known.
+    leaderless: bool,
+    /// The leaders of all partitions, once each.
+    nodes: Vec<NodeId>,
     /// The partition that `poll` took from last; the next poll begins behind it.
     last_taken: Option<TopicPartition>,
     /// To be reported by `poll`, once each.
@@ -143,6 +178,9 @@ impl Positions {
             partitions: BTreeMap::new(),
             next_version: 0,
             limits,
+            unsettled: false,
+            leaderless: false,
+            nodes: Vec::new(),
             last_taken: None,
             errors: VecDeque::new(),
         }
@@ -162,6 +200,8 @@ impl Positions {
                 let version = self.version();
                 self.partitions
                     .insert(partition.clone(), PartitionState::new(version));
+                self.unsettled = true;
+                self.leaderless = true;
             }
         }
     }
@@ -171,21 +211,15 @@ impl Positions {
     }
 
     /// Known positions of all partitions.
-    pub(crate) fn all(&self) -> Vec<(TopicPartition, i64)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&TopicPartition, At)> {
         self.partitions
             .iter()
-            .filter_map(|(partition, state)| match state.position {
-                Position::At(offset) => Some((partition.clone(), offset)),
-                _ => None,
-            })
-            .collect()
+            .filter_map(|(partition, state)| Some((partition, state.position.at()?)))
     }
 
     pub(crate) fn position(&self, partition: &TopicPartition) -> Option<i64> {
-        match self.partitions.get(partition)?.position {
-            Position::At(offset) => Some(offset),
-            _ => None,
-        }
+        let state = self.partitions.get(partition)?;
+        state.position.at().map(|at| at.offset)
     }
 
     pub(crate) fn offsets(&self, partition: &TopicPartition) -> Option<LogOffsets> {
@@ -195,13 +229,13 @@ impl Positions {
     /// Moves to `position`; `false` where the partition is not assigned.
     pub(crate) fn restart(&mut self, partition: &TopicPartition, position: Position) -> bool {
         let version = self.version();
-        match self.partitions.get_mut(partition) {
-            Some(state) => {
-                state.restart(position, version);
-                true
-            }
-            None => false,
-        }
+        let Some(state) = self.partitions.get_mut(partition) else {
+            return false;
+        };
+        state.restart(position, version);
+        self.leaderless |= state.doubt();
+        self.unsettled = true;
+        true
     }
 
     /// Stops or starts handing out and fetching; `false` where the partition is not assigned.
@@ -222,74 +256,67 @@ impl Positions {
             .map(|(partition, _)| partition)
     }
 
-    fn begin(
+    fn begin<T>(
         &mut self,
         now_ms: i64,
-        mut pick: impl FnMut(&TopicPartition, &PartitionState) -> Option<i64>,
-    ) -> Vec<Target> {
+        pick: impl Fn(&PartitionState) -> Option<T>,
+    ) -> Vec<(Target, T)> {
+        if !self.unsettled {
+            return Vec::new();
+        }
         self.partitions
             .iter_mut()
-            .filter(|(_, state)| !state.busy && state.not_before_ms <= now_ms)
+            .filter(|(_, state)| state.is_free(now_ms))
             .filter_map(|(partition, state)| {
-                let offset = pick(partition, state)?;
-                state.busy = true;
-                Some(Target {
+                let picked = pick(state)?;
+                state.asking = Asking::Question;
+                let target = Target {
                     topic_partition: partition.clone(),
                     version: state.version,
-                    offset,
-                })
+                    offset: state.position.at().map_or(-1, |at| at.offset),
+                };
+                Some((target, picked))
             })
             .collect()
     }
 
     /// Partitions whose starting point is to be looked up; marks them as being asked for.
     pub(crate) fn begin_initial(&mut self, now_ms: i64) -> Vec<Target> {
-        self.begin(now_ms, |_, state| {
-            matches!(state.position, Position::Unset).then_some(-1)
+        self.begin(now_ms, |state| {
+            matches!(state.position, Position::Unset).then_some(())
         })
+        .into_iter()
+        .map(|(target, ())| target)
+        .collect()
     }
 
-    /// Partitions to ask their leader for one end of the log; marks them as being asked for.
-    pub(crate) fn begin_reset(&mut self, now_ms: i64, end: LogEnd) -> Vec<Target> {
-        self.begin(now_ms, |_, state| match state.position {
-            Position::Resetting(wanted) if wanted == end => Some(-1),
+    /// Partitions to ask their leader for a point of the log; marks them as being asked for.
+    pub(crate) fn begin_reset(&mut self, now_ms: i64) -> Vec<(Target, Landmark)> {
+        self.begin(now_ms, |state| match state.position {
+            Position::Resetting(to) => Some(to),
             _ => None,
         })
     }
 
-    /// Partitions to fetch now, within the buffer's limits and where `may` says so; marks them as
-    /// being fetched.
-    pub(crate) fn begin_fetch(
-        &mut self,
-        now_ms: i64,
-        mut may: impl FnMut(&TopicPartition) -> bool,
-    ) -> Vec<Target> {
-        // What waits in paused partitions is bounded by each one's own limit, and nobody takes it
-        // now: it must not stop the others.
-        let buffered: usize = self
-            .partitions
-            .values()
-            .filter(|state| !state.paused)
-            .map(PartitionState::buffered_bytes)
-            .sum();
-        if buffered >= self.limits.total_bytes {
-            return Vec::new();
-        }
-        let limit = self.limits.partition_bytes;
-        self.begin(now_ms, |partition, state| {
-            let room = state.buffer.is_empty() || state.buffered_bytes() < limit;
-            let offset = state.fetch_offset().filter(|_| room && !state.paused)?;
-            may(partition).then_some(offset)
-        })
-    }
-
     /// The earliest time at which a partition that waits may be asked for again.
-    pub(crate) fn next_retry_ms(&self, now_ms: i64) -> Option<i64> {
-        self.partitions
-            .values()
-            .filter(|state| !state.busy && state.not_before_ms > now_ms)
-            .map(|state| state.not_before_ms)
-            .min()
+    pub(crate) fn next_retry_ms(&mut self, now_ms: i64) -> Option<i64> {
+        if !self.unsettled {
+            return None;
+        }
+        let mut next: Option<i64> = None;
+        let mut questions = false;
+        for state in self.partitions.values() {
+            questions |= !matches!(state.position, Position::At(_) | Position::Stuck);
+            if state.not_before_ms > now_ms {
+                questions = true;
+                if state.asking == Asking::Nothing {
+                    let at = state.not_before_ms;
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                }
+            }
+        }
+        self.unsettled = questions;
+        next
     }
 
     fn current(&mut self, target: &Target) -> Option<&mut PartitionState> {
@@ -306,17 +333,21 @@ impl Positions {
     /// The question ended without an answer that can be used: ask again, not before `again_ms`.
     pub(crate) fn release(&mut self, target: &Target, again_ms: i64) {
         if let Some(state) = self.current(target) {
-            state.busy = false;
+            state.asking = Asking::Nothing;
             state.not_before_ms = again_ms;
+            self.unsettled = true;
         }
     }
 
-    /// A starting point, or an end of the log, is known now.
+    /// A starting point, or a point of the log, is known now.
     pub(crate) fn found(&mut self, target: &Target, position: Position) {
         if let Some(state) = self.current(target) {
             state.position = position;
-            state.busy = false;
+            state.asking = Asking::Nothing;
             state.not_before_ms = i64::MIN;
+            let leaderless = state.doubt();
+            self.leaderless |= leaderless;
+            self.unsettled = true;
         }
     }
 
@@ -324,7 +355,7 @@ impl Positions {
     pub(crate) fn fail(&mut self, target: &Target, error: ConsumerError) {
         if let Some(state) = self.current(target) {
             state.position = Position::Stuck;
-            state.busy = false;
+            state.asking = Asking::Nothing;
             self.errors.push_back(error);
         }
     }
@@ -335,123 +366,7 @@ impl Positions {
             self.errors.push_back(error);
         }
     }
-
-    /// A fetch was answered. The answer is dropped where it is stale.
-    pub(crate) fn fetched(
-        &mut self,
-        target: &Target,
-        answer: Option<FetchedPartition>,
-        offsets: LogOffsets,
-    ) {
-        if let Some(state) = self.current(target) {
-            state.busy = false;
-            state.not_before_ms = i64::MIN;
-            state.offsets = Some(offsets);
-            state.buffer.extend(answer);
-        }
-    }
-
-    /// Takes up to `max_records` records out of the buffers and moves the positions behind them.
-    /// Partitions take turns in coming first.
-    pub(crate) fn take(&mut self, max_records: usize) -> Result<ConsumerRecords, ConsumerError> {
-        let mut taken = ConsumerRecords::default();
-        let mut left = max_records;
-        for partition in self.ready() {
-            if left == 0 {
-                break;
-            }
-            match self.take_from(&partition, left) {
-                Ok(Some(records)) => {
-                    left -= records.records.len();
-                    taken.partitions.push(records);
-                    self.last_taken = Some(partition);
-                }
-                Ok(None) => {}
-                // What was taken from others must be handed out first.
-                Err(error) if taken.partitions.is_empty() => return Err(error),
-                Err(error) => {
-                    self.errors.push_back(error);
-                    return Ok(taken);
-                }
-            }
-        }
-        match self.errors.pop_front() {
-            Some(error) if taken.partitions.is_empty() => Err(error),
-            Some(error) => {
-                self.errors.push_front(error);
-                Ok(taken)
-            }
-            None => Ok(taken),
-        }
-    }
-
-    /// Partitions with something in the buffer, in turn.
-    fn ready(&self) -> Vec<TopicPartition> {
-        let first = self
-            .last_taken
-            .as_ref()
-            .map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = self
-            .partitions
-            .range::<TopicPartition, _>((first, Bound::Unbounded));
-        let before = self
-            .last_taken
-            .as_ref()
-            .map(|last| self.partitions.range(..=last.clone()));
-        behind
-            .chain(before.into_iter().flatten())
-            .filter(|(_, state)| !state.paused && !state.buffer.is_empty())
-            .map(|(partition, _)| partition.clone())
-            .collect()
-    }
-
-    fn take_from(
-        &mut self,
-        partition: &TopicPartition,
-        max_records: usize,
-    ) -> Result<Option<PartitionRecords>, ConsumerError> {
-        let version = self.version();
-        let Some(state) = self.partitions.get_mut(partition) else {
-            return Ok(None);
-        };
-        let Position::At(start) = state.position else {
-            return Ok(None);
-        };
-        let mut records = Vec::new();
-        let mut next_offset = start;
-        while records.len() < max_records
-            && let Some(answer) = state.buffer.front_mut()
-        {
-            let drained = answer.drain(max_records - records.len(), &mut records);
-            next_offset = next_offset.max(answer.next_offset());
-            if let Err(wrong) = drained {
-                // Asked for again from here: the damage may have happened on the way.
-                state.restart(Position::At(next_offset), version);
-                let error = ConsumerError::Damaged {
-                    topic_partition: partition.clone(),
-                    offset: wrong.offset,
-                    cause: wrong.cause,
-                };
-                if records.is_empty() {
-                    return Err(error);
-                }
-                self.errors.push_back(error);
-                break;
-            }
-            if !answer.is_drained() {
-                break;
-            }
-            next_offset = next_offset.max(answer.end_offset());
-            state.buffer.pop_front();
-        }
-        if next_offset == start {
-            return Ok(None);
-        }
-        state.position = Position::At(next_offset);
-        Ok(Some(PartitionRecords {
-            topic_partition: partition.clone(),
-            records,
-            next_offset,
-        }))
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,6 +50,9 @@ pub struct PartitionRecords {
     pub records: Vec<ConsumerRecord>,
     /// The consumer's new position: the offset to commit once all of these are processed.
     pub next_offset: i64,
+    /// The epoch of the leader that wrote the last record before `next_offset`, where it is known:
+    /// to be committed with it, so that a log that has lost the record is noticed.
+    pub leader_epoch: Option<i32>,
 }
 
 /// The outcome of one `poll`.

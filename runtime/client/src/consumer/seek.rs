@@ -7,8 +7,9 @@ use millstream_protocol::TopicPartition;
 
 use super::consumer::Consumer;
 use super::error::ConsumerError;
-use super::positions::{LogEnd, Position};
+use super::positions::{At, Landmark, Position};
 use super::read_committed::Isolation;
+use crate::group::OffsetAndMetadata;
 
 impl Consumer {
     /// The offset of the next record that `poll` will hand out. `None` while it is being looked
@@ -21,7 +22,12 @@ impl Consumer {
     /// All known positions: what [`Consumer::commit`] would commit.
     #[must_use]
     pub fn positions(&self) -> Vec<(TopicPartition, i64)> {
-        self.inner.core.positions().all()
+        self.inner
+            .core
+            .positions()
+            .all()
+            .map(|(partition, at)| (partition.clone(), at.offset))
+            .collect()
     }
 
     /// How far the partition's end is ahead, as the last fetch saw it: the last stable offset for
@@ -47,12 +53,23 @@ impl Consumer {
         Ok(())
     }
 
-    /// Goes on at `offset`. Records that were fetched already are dropped.
+    /// Goes on at `offset`: a number, or what was committed. Records that were fetched already are
+    /// dropped. Where the epoch of the record before it is given, the log is asked first whether it
+    /// still holds that record.
     ///
     /// # Errors
     /// Where the partition is not assigned.
-    pub fn seek(&self, partition: &TopicPartition, offset: i64) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::At(offset.max(0)))
+    pub fn seek(
+        &self,
+        partition: &TopicPartition,
+        offset: impl Into<OffsetAndMetadata>,
+    ) -> Result<(), ConsumerError> {
+        let to = offset.into();
+        let at = At {
+            offset: to.offset.max(0),
+            epoch: to.leader_epoch,
+        };
+        self.restart(partition, Position::At(at))
     }
 
     /// Goes on at the first record of the log.
@@ -60,7 +77,7 @@ impl Consumer {
     /// # Errors
     /// Where the partition is not assigned.
     pub fn seek_to_beginning(&self, partition: &TopicPartition) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::Resetting(LogEnd::Earliest))
+        self.restart(partition, Position::Resetting(Landmark::Earliest))
     }
 
     /// Goes on behind the last record that may be seen.
@@ -68,7 +85,7 @@ impl Consumer {
     /// # Errors
     /// Where the partition is not assigned.
     pub fn seek_to_end(&self, partition: &TopicPartition) -> Result<(), ConsumerError> {
-        self.restart(partition, Position::Resetting(LogEnd::Latest))
+        self.restart(partition, Position::Resetting(Landmark::Latest))
     }
 
     /// Goes back to the committed offset, or to where the reset policy says: what an aborted
@@ -86,10 +103,10 @@ impl Consumer {
     /// # Errors
     /// Where a partition is not assigned; those before it are paused.
     pub fn pause(&self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
-        self.set_paused(partitions, true)?;
+        let done = self.set_paused(partitions, true);
         // What they have buffered counts no more, so others may be fetched.
         self.inner.core.for_fetcher.notify_one();
-        Ok(())
+        done
     }
 
     /// Lets paused partitions go on.
@@ -97,10 +114,10 @@ impl Consumer {
     /// # Errors
     /// Where a partition is not assigned; those before it go on.
     pub fn resume(&self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
-        self.set_paused(partitions, false)?;
+        let done = self.set_paused(partitions, false);
         self.inner.core.for_poll.notify_one();
         self.inner.core.for_fetcher.notify_one();
-        Ok(())
+        done
     }
 
     fn set_paused(&self, partitions: &[TopicPartition], paused: bool) -> Result<(), ConsumerError> {

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::assignor::{Assignor, CooperativeSticky, Range, RoundRobin, Sticky};
-use super::config::{AutoOffsetReset, ConsumerBuilder, ConsumerConfig};
+use super::config::{ConsumerBuilder, ConsumerConfig};
 use super::group_protocol::{self, GroupProtocol};
 use super::read_committed::Isolation;
+use super::reset::AutoOffsetReset;
 use crate::cluster::millis;
 use crate::config::ClientConfig;
 use crate::settings::{self, Setting, boolean, duration, number, text};
@@ -119,12 +120,8 @@ fn isolation(value: &str) -> Result<Isolation, &'static str> {
 }
 
 fn reset(value: &str) -> Result<AutoOffsetReset, &'static str> {
-    match value.trim() {
-        "earliest" => Ok(AutoOffsetReset::Earliest),
-        "latest" => Ok(AutoOffsetReset::Latest),
-        "none" => Ok(AutoOffsetReset::None),
-        _ => Err("is none of earliest, latest, none"),
-    }
+    let read = value.trim().parse();
+    read.map_err(|_| "is none of earliest, latest, none, by_duration:<PnDTnHnMn.nS>")
 }
 
 /// Assignors by their names or by those of Kafka's classes, in order of preference.
@@ -183,11 +180,6 @@ impl ConsumerConfig {
             Isolation::ReadCommitted => "read_committed",
             Isolation::ReadUncommitted => "read_uncommitted",
         };
-        let reset = match self.auto_offset_reset {
-            AutoOffsetReset::Earliest => "earliest",
-            AutoOffsetReset::Latest => "latest",
-            AutoOffsetReset::None => "none",
-        };
         let mut settings = self.client.effective();
         settings.extend([
             ("group.id", or_none(&self.group_id)),
@@ -198,7 +190,7 @@ impl ConsumerConfig {
                 or_none(&self.group_remote_assignor),
             ),
             ("isolation.level", isolation.to_owned()),
-            ("auto.offset.reset", reset.to_owned()),
+            ("auto.offset.reset", self.auto_offset_reset.to_string()),
             ("max.poll.records", self.max_poll_records.to_string()),
             ("max.poll.interval.ms", ms(self.max_poll_interval)),
             ("session.timeout.ms", ms(self.session_timeout)),
@@ -234,7 +226,7 @@ mod tests {
                 "group.remote.assignor" => "uniform",
                 "group.protocol" => "consumer",
                 "isolation.level" => "read_uncommitted",
-                "auto.offset.reset" => "none",
+                "auto.offset.reset" => "by_duration:PT3600S",
                 "enable.auto.commit" => "true",
                 "check.crcs" => "false",
                 "partition.assignment.strategy" => "cooperative-sticky,range",
@@ -277,6 +269,7 @@ mod tests {
     async fn mistakes_are_answered_when_the_consumer_is_made() {
         for (name, value, part) in [
             ("auto.offset.reset", "oldest", "auto.offset.reset=oldest"),
+            ("auto.offset.reset", "by_duration:-PT1H", "by_duration:"),
             ("group", "readers", "group.id"),
             ("partition.assignment.strategy", "magic", "magic"),
             ("fetch.max.bytes", "9999999999", "too large"),

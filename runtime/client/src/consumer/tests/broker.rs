@@ -25,6 +25,8 @@ use tokio::time::Instant;
 
 use super::consumer_coordinator::ConsumerCoordinator;
 use super::coordinator::Coordinator;
+use super::leaders::Leadership;
+use super::sessions::Sessions;
 use crate::transport::{BrokerAddress, FrameConnection, Transport};
 
 /// What happens to one request instead of the ordinary.
@@ -42,13 +44,19 @@ pub(super) enum Fault {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) api: ApiKey,
-    /// Partitions and offsets, of a Fetch.
+    /// Partitions and offsets, of a Fetch: those of its session included.
     pub(super) fetched: Vec<(TopicPartition, i64)>,
+    /// Session and epoch, of a Fetch.
+    pub(super) session: (i32, i32),
+    /// How many partitions a Fetch names.
+    pub(super) named: usize,
+    /// Size of the request.
+    pub(super) bytes: usize,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    batches: Vec<RecordBatch>,
+    pub(super) batches: Vec<RecordBatch>,
     pub(super) start: i64,
     pub(super) end: i64,
     /// The last stable offset, where it is not the end.
@@ -56,15 +64,18 @@ pub(super) struct Log {
     /// (producer, first offset, offset of the marker).
     aborted: Vec<(i64, i64, i64)>,
     pub(super) committed: Option<i64>,
+    /// The epoch that was committed with it.
+    pub(super) committed_epoch: Option<i32>,
     /// An open transaction is about to commit an offset here.
     pub(super) undecided: bool,
+    pub(super) leadership: Leadership,
 }
 
 impl Log {
     pub(super) fn push(&mut self, batch: Bytes) -> i64 {
         let mut bytes = batch.to_vec();
         let mut prefix: [u8; 17] = bytes[..17].try_into().unwrap();
-        patch_prefix(&mut prefix, self.end, 0);
+        patch_prefix(&mut prefix, self.end, self.leadership.epoch());
         bytes[..17].copy_from_slice(&prefix);
         let batch = RecordBatch::parse(Bytes::from(bytes)).unwrap();
         let base = self.end;
@@ -136,6 +147,7 @@ pub(super) struct State {
     faults: BTreeMap<ApiKey, VecDeque<Fault>>,
     pub(super) seen: Vec<Seen>,
     pub(super) commits: Vec<offset_commit::OffsetCommitRequest>,
+    pub(super) sessions: Sessions,
 }
 
 /// The broker. Clones are the same one.
@@ -216,8 +228,14 @@ impl FakeBroker {
             .count()
     }
 
-    async fn serve(self, mut requests: mpsc::Receiver<Frame>, answers: mpsc::Sender<Frame>) {
+    async fn serve(
+        self,
+        node: i32,
+        mut requests: mpsc::Receiver<Frame>,
+        answers: mpsc::Sender<Frame>,
+    ) {
         while let Some(frame) = requests.recv().await {
+            let bytes = frame.segments().iter().map(Bytes::len).sum();
             let mut decoder = Decoder::new(frame);
             let header = decode_request_header(&mut decoder).unwrap();
             let api = ApiKey::from_i16(header.api_key).unwrap();
@@ -225,7 +243,10 @@ impl FakeBroker {
                 let mut state = self.lock();
                 state.seen.push(Seen {
                     api,
+                    bytes,
                     fetched: Vec::new(),
+                    session: (0, -1),
+                    named: 0,
                 });
                 state.faults.get_mut(&api).and_then(VecDeque::pop_front)
             };
@@ -241,6 +262,7 @@ impl FakeBroker {
                 version: header.api_version,
                 id: header.correlation_id,
                 code,
+                node,
             };
             // A lost connection ends the wait of whatever is asked on it.
             let answer = tokio::select! {
@@ -262,6 +284,9 @@ impl FakeBroker {
             ApiKey::FindCoordinator => call.reply(&coordinator(&call.read(decoder), code)),
             ApiKey::Fetch => call.reply(&self.fetch(call.read(decoder), call).await),
             ApiKey::ListOffsets => call.reply(&self.list_offsets(call.read(decoder), code)),
+            ApiKey::OffsetForLeaderEpoch => {
+                call.reply(&self.ends_of_epochs(call.read(decoder), call.node, code))
+            }
             ApiKey::OffsetCommit => call.reply(&self.offset_commit(call.read(decoder), code)),
             ApiKey::OffsetFetch => call.reply(&self.offset_fetch(&call.read(decoder), code)),
             ApiKey::JoinGroup => call.reply(&self.join(call.read(decoder), code).await),
@@ -287,8 +312,8 @@ impl FakeBroker {
             let partitions =
                 (0..known.map_or(0, Vec::len)).map(|index| metadata::MetadataResponsePartition {
                     partition_index: index as i32,
-                    leader_id: 1,
-                    leader_epoch: 0,
+                    leader_id: known.map_or(1, |logs| logs[index].leadership.node()),
+                    leader_epoch: known.map_or(0, |logs| logs[index].leadership.epoch()),
                     ..Default::default()
                 });
             let unknown = code.unwrap_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
@@ -306,12 +331,16 @@ impl FakeBroker {
         });
         metadata::MetadataResponse {
             topics: topics.collect(),
-            brokers: vec![metadata::MetadataResponseBroker {
-                node_id: 1,
-                host: "fake".into(),
-                port: 9092,
-                ..Default::default()
-            }],
+            brokers: state
+                .nodes()
+                .into_iter()
+                .map(|node_id| metadata::MetadataResponseBroker {
+                    node_id,
+                    host: "fake".into(),
+                    port: 9091 + node_id,
+                    ..Default::default()
+                })
+                .collect(),
             controller_id: 1,
             ..Default::default()
         }
@@ -319,18 +348,35 @@ impl FakeBroker {
 
     async fn fetch(&self, request: fetch::FetchRequest, call: Call) -> fetch::FetchResponse {
         let deadline = Instant::now() + Duration::from_millis(request.max_wait_ms as u64);
-        self.note_fetch(&request);
+        let (session, named) = ((request.session_id, request.session_epoch), &request.topics);
+        let named = named.iter().map(|topic| topic.partitions.len()).sum();
+        let resolved = self.lock().sessions.resolve(&request);
+        let continued = match resolved {
+            Ok(continued) => continued,
+            Err(error_code) => {
+                self.note_fetch(&request, session, named);
+                return fetch::FetchResponse {
+                    error_code,
+                    ..Default::default()
+                };
+            }
+        };
+        let request = fetch::FetchRequest {
+            topics: continued.topics.clone(),
+            ..request
+        };
+        self.note_fetch(&request, session, named);
         loop {
             let changed = self.changed.notified();
-            let (response, ready) = self.read(&request, call.code);
+            let (response, ready) = self.read(&request, call);
             if ready || Instant::now() >= deadline {
-                return response;
+                return self.lock().sessions.thin(&continued, response);
             }
             let _ = tokio::time::timeout_at(deadline, changed).await;
         }
     }
 
-    fn note_fetch(&self, request: &fetch::FetchRequest) {
+    fn note_fetch(&self, request: &fetch::FetchRequest, session: (i32, i32), named: usize) {
         let mut state = self.lock();
         let fetched = request.topics.iter().flat_map(|topic| {
             let name = state.name_of(topic);
@@ -349,15 +395,12 @@ impl FakeBroker {
             .find(|seen| seen.api == ApiKey::Fetch)
         {
             seen.fetched = fetched;
+            (seen.session, seen.named) = (session, named);
         }
     }
 
-    fn read(
-        &self,
-        request: &fetch::FetchRequest,
-        code: Option<ErrorCode>,
-    ) -> (fetch::FetchResponse, bool) {
-        let state = self.lock();
+    fn read(&self, request: &fetch::FetchRequest, call: Call) -> (fetch::FetchResponse, bool) {
+        let (state, code) = (self.lock(), call.code);
         let mut ready = false;
         let topics = request.topics.iter().map(|topic| {
             let name = state.name_of(topic);
@@ -374,8 +417,12 @@ impl FakeBroker {
                         ..Default::default()
                     };
                     let outside = p.fetch_offset < log.start || p.fetch_offset > log.end;
-                    if let Some(code) = code.or(outside.then_some(ErrorCode::OFFSET_OUT_OF_RANGE)) {
+                    let refused = log.leadership.refuses(call.node, p.current_leader_epoch);
+                    let outside = outside.then_some(ErrorCode::OFFSET_OUT_OF_RANGE);
+                    if let Some(code) = code.or(refused).or(outside) {
                         part.error_code = code;
+                        part.current_leader.leader_id = log.leadership.node();
+                        part.current_leader.leader_epoch = log.leadership.epoch();
                         ready = true;
                         return part;
                     }
@@ -403,6 +450,7 @@ impl FakeBroker {
         (
             fetch::FetchResponse {
                 responses,
+                node_endpoints: state.endpoints(),
                 ..Default::default()
             },
             ready,
@@ -467,7 +515,9 @@ impl FakeBroker {
             let logs = state.topics.get_mut(&topic.name).unwrap();
             let partitions = topic.partitions.into_iter().map(|p| {
                 if code.is_ok() {
-                    logs[p.partition_index as usize].committed = Some(p.committed_offset);
+                    let log = &mut logs[p.partition_index as usize];
+                    log.committed = Some(p.committed_offset);
+                    log.committed_epoch = Some(p.committed_leader_epoch).filter(|e| *e >= 0);
                 }
                 offset_commit::OffsetCommitResponsePartition {
                     partition_index: p.partition_index,
@@ -503,6 +553,7 @@ impl FakeBroker {
                 offset_fetch::OffsetFetchResponsePartitions {
                     partition_index: *index,
                     committed_offset: log.committed.unwrap_or(-1),
+                    committed_leader_epoch: log.committed_epoch.unwrap_or(-1),
                     error_code: undecided.unwrap_or(ErrorCode::NONE),
                     ..Default::default()
                 }
@@ -526,7 +577,7 @@ impl FakeBroker {
 }
 
 impl State {
-    fn name_of(&self, topic: &fetch::FetchTopic) -> String {
+    pub(super) fn name_of(&self, topic: &fetch::FetchTopic) -> String {
         if !topic.topic.is_empty() {
             return topic.topic.clone();
         }
@@ -545,6 +596,7 @@ struct Call {
     version: i16,
     id: i32,
     code: Option<ErrorCode>,
+    node: i32,
 }
 
 impl Call {
@@ -592,13 +644,14 @@ fn coordinator(
 
 #[async_trait]
 impl Transport for FakeBroker {
-    async fn connect(&self, _address: &BrokerAddress) -> io::Result<FrameConnection> {
+    async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
+        let node = i32::from(address.port) - 9091;
         if self.refuses.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let (outgoing, requests) = mpsc::channel(16);
         let (answers, incoming) = mpsc::channel(16);
-        tokio::spawn(self.clone().serve(requests, answers));
+        tokio::spawn(self.clone().serve(node, requests, answers));
         Ok(FrameConnection::new(outgoing, incoming))
     }
 

@@ -629,6 +629,20 @@ async fn what_waits_in_paused_partitions_does_not_stop_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pause_that_is_refused_half_way_still_lets_others_be_fetched() {
+    let broker = FakeBroker::new(&[("a", 2)]);
+    broker.with("a", 0, |log| log.write(&["large"]));
+    let consumer = connect(&broker, Consumer::builder().fetch_buffer_bytes(10)).await;
+    consumer.assign(vec![tp("a", 0), tp("a", 1)]).unwrap();
+    tokio::time::sleep(SECOND).await;
+    broker.with("a", 1, |log| log.write(&["1"]));
+    // The first is paused, the second is nobody's.
+    consumer.pause(&[tp("a", 0), tp("a", 9)]).unwrap_err();
+    assert_eq!(consumer.paused(), [tp("a", 0)]);
+    assert_eq!(values(&consumer.poll(5 * SECOND).await.unwrap()), ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_position_outside_the_log_is_an_error_where_that_was_asked_for() {
     for (position, error_expected) in [(2, true), (9, true), (3, false), (5, false)] {
         let broker = FakeBroker::new(&[("a", 1)]);

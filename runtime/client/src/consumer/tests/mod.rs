@@ -8,6 +8,9 @@ mod coordinator;
 mod fetch;
 mod groups;
 mod heartbeats;
+mod leaders;
+mod sessions;
+mod truncation;
 
 use std::time::Duration;
 

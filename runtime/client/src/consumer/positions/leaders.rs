@@ -1,0 +1,121 @@
+//! Leaders of the partitions, and the doubt that a change of them casts on a position (KIP-320).
+//!
+//! Invariants: a position whose epoch is known is validated once by each leader and epoch before
+//! anything is fetched from it; a leader whose epoch is older than the position's is no leader:
+//! the metadata is behind.
+//! Never: asks; the fetcher does.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use millstream_protocol::{TopicPartition, Uuid};
+
+use super::{At, PartitionState, Position, Positions, Target};
+use crate::cluster::NodeId;
+
+/// Who leads a partition, as the metadata shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leader {
+    pub(crate) node: NodeId,
+    /// -1 where the broker does not say.
+    pub(crate) epoch: i32,
+    /// Of the topic; zero where the broker does not say.
+    pub(crate) topic_id: Uuid,
+}
+
+impl Leader {
+    fn is_behind(&self, at: At) -> bool {
+        self.epoch >= 0 && at.epoch.is_some_and(|epoch| epoch > self.epoch)
+    }
+}
+
+/// A position to validate, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    pub(crate) at: At,
+    /// That of `at`.
+    pub(crate) epoch: i32,
+    pub(crate) leader: Leader,
+}
+
+impl PartitionState {
+    /// A position that comes with an epoch is to be validated; whether the leader is not known.
+    pub(super) fn doubt(&mut self) -> bool {
+        let Position::At(at) = self.position else {
+            return self.leader.is_none();
+        };
+        match self.leader {
+            Some(leader) if leader.is_behind(at) => self.leader = None,
+            Some(leader) if leader.epoch >= 0 && at.epoch.is_some() => {
+                self.position = Position::Validating(at);
+            }
+            _ => {}
+        }
+        self.leader.is_none()
+    }
+}
+
+impl Positions {
+    /// Whether leaders are to be looked up even though the metadata has not changed.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.leaderless
+    }
+
+    /// Takes the leaders over from the metadata. Topics with a partition that has none go to
+    /// `stale`.
+    pub(crate) fn learn(
+        &mut self,
+        look_up: impl Fn(&TopicPartition) -> Option<Leader>,
+        stale: &mut BTreeSet<Arc<str>>,
+    ) {
+        self.leaderless = false;
+        self.nodes.clear();
+        for (partition, state) in &mut self.partitions {
+            let at = state.position.at();
+            let known =
+                look_up(partition).filter(|leader| !at.is_some_and(|at| leader.is_behind(at)));
+            if let Some(leader) = known {
+                if !self.nodes.contains(&leader.node) {
+                    self.nodes.push(leader.node);
+                }
+            } else {
+                stale.insert(Arc::clone(&partition.topic));
+                self.leaderless = true;
+            }
+            let before = std::mem::replace(&mut state.leader, known);
+            let who = |leader: Leader| (leader.node, leader.epoch);
+            if known.is_none() || before.map(who) == known.map(who) {
+                continue;
+            }
+            if let Some(at) = at.filter(|at| at.epoch.is_some()) {
+                self.next_version += 1;
+                state.restart(Position::At(at), self.next_version);
+                state.doubt();
+                self.unsettled = true;
+            }
+        }
+    }
+
+    /// Positions to be validated; marks them as being asked for.
+    pub(crate) fn begin_validation(&mut self, now_ms: i64) -> Vec<(Target, Doubt)> {
+        self.begin(now_ms, |state| {
+            let Position::Validating(at) = state.position else {
+                return None;
+            };
+            Some(Doubt {
+                at,
+                epoch: at.epoch?,
+                leader: state.leader?,
+            })
+        })
+    }
+
+    /// The leader has answered: the position is `at` from now on.
+    pub(crate) fn validated(&mut self, target: &Target, at: At) {
+        if let Some(state) = self.current(target) {
+            state.position = Position::At(at);
+            state.asking = super::Asking::Nothing;
+            state.not_before_ms = i64::MIN;
+        }
+    }
+}
