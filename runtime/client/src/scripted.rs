@@ -81,6 +81,10 @@ pub(crate) struct State {
     pub(crate) transaction_version: i16,
     pub(crate) max_message_bytes: usize,
     pub(crate) refuse_connections: bool,
+    /// Node and epoch that a refused batch is told to go to.
+    pub(crate) moved_to: Option<(i32, i32)>,
+    /// Ports that were connected to.
+    pub(crate) ports: Vec<u16>,
     pub(crate) connections: usize,
     pub(crate) epochs: BTreeMap<String, (i64, i16)>,
     /// Whether a transactional id has an open transaction.
@@ -117,6 +121,8 @@ impl ScriptedBroker {
             transaction_version: 2,
             max_message_bytes: 1 << 20,
             refuse_connections: false,
+            moved_to: None,
+            ports: Vec::new(),
             connections: 0,
             epochs: BTreeMap::new(),
             ongoing: BTreeMap::new(),
@@ -195,13 +201,14 @@ impl ScriptedBroker {
 
 #[async_trait]
 impl Transport for ScriptedBroker {
-    async fn connect(&self, _address: &BrokerAddress) -> io::Result<FrameConnection> {
+    async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
         {
             let mut state = self.lock();
             if state.refuse_connections {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             state.connections += 1;
+            state.ports.push(address.port);
         }
         let (outgoing, requests) = mpsc::channel(self.capacity);
         let (answers, incoming) = mpsc::channel(self.capacity);
@@ -493,10 +500,18 @@ impl State {
                     (None, None) => Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
                     (None, Some(partition)) => partition.append(bytes, limit),
                 };
+                let leader = self
+                    .moved_to
+                    .filter(|_| outcome.is_err())
+                    .unwrap_or((-1, -1));
                 partition_responses.push(produce::PartitionProduceResponse {
                     index: data.index,
                     error_code: outcome.err().unwrap_or(ErrorCode::NONE),
                     base_offset: outcome.unwrap_or(-1),
+                    current_leader: produce::LeaderIdAndEpoch {
+                        leader_id: leader.0,
+                        leader_epoch: leader.1,
+                    },
                     ..Default::default()
                 });
             }
@@ -506,8 +521,15 @@ impl State {
                 partition_responses,
             });
         }
+        let endpoint = |(node_id, _)| produce::NodeEndpoint {
+            node_id,
+            host: "scripted".into(),
+            port: 9091 + node_id,
+            rack: None,
+        };
         produce::ProduceResponse {
             responses,
+            node_endpoints: self.moved_to.map(endpoint).into_iter().collect(),
             ..Default::default()
         }
     }

@@ -137,17 +137,20 @@ pub(crate) struct Rewind {
 }
 
 /// What a commit says beside the offset: how many workers the instance had (a start with fewer
-/// fences the ids of the surplus ones) and the stream time of the task.
+/// fences the ids of the surplus ones), the stream time of the task, and whether nothing was read
+/// yet: such an offset only says where the log began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) workers: usize,
     pub(crate) stream_time: i64,
+    pub(crate) unread: bool,
 }
 
 impl Metadata {
     pub(crate) fn encode(self) -> String {
+        let unread = if self.unread { " unread" } else { "" };
         format!(
-            "millstream/1 workers={} stream-time={}",
+            "millstream/1 workers={} stream-time={}{unread}",
             self.workers, self.stream_time
         )
     }
@@ -160,6 +163,7 @@ impl Metadata {
         Some(Self {
             workers,
             stream_time,
+            unread: fields.next() == Some("unread"),
         })
     }
 }
@@ -223,11 +227,14 @@ mod tests {
 
     #[test]
     fn commit_metadata_round_trips_and_foreign_metadata_says_nothing() {
-        let metadata = Metadata {
-            workers: 3,
-            stream_time: -1,
-        };
-        assert_eq!(Metadata::decode(&metadata.encode()), Some(metadata));
+        for unread in [false, true] {
+            let metadata = Metadata {
+                workers: 3,
+                stream_time: -1,
+                unread,
+            };
+            assert_eq!(Metadata::decode(&metadata.encode()), Some(metadata));
+        }
         for foreign in [
             "",
             "AgAAAZ==",

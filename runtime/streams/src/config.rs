@@ -117,17 +117,15 @@ impl StreamsConfig {
             "max.poll.records" => self.max_poll_records = parse(name, value)?,
             "max.request.size" => self.max_request_size = parse(name, value)?,
             "auto.offset.reset" => {
-                self.auto_offset_reset = Some(match value {
-                    "earliest" => AutoOffsetReset::Earliest,
-                    "latest" => AutoOffsetReset::Latest,
-                    other => {
-                        return Err(StreamsError::Config(format!(
-                            "auto.offset.reset={other}: it is earliest or latest; left out, a \
-                             partition without a committed offset begins at its first record, and \
-                             an offset that the log does not hold is an error"
-                        )));
-                    }
-                });
+                let reset = value.parse().ok();
+                let reset = reset.filter(|reset| *reset != AutoOffsetReset::None);
+                self.auto_offset_reset = Some(reset.ok_or_else(|| {
+                    StreamsError::Config(format!(
+                        "auto.offset.reset={value}: it is earliest, latest or by_duration:<PnDTnHnMn.nS>; \
+                         left out, a partition without a committed offset begins at its first \
+                         record, and an offset that the log does not hold is an error"
+                    ))
+                })?);
             }
             "group.instance.id" => self.group_instance_id = Some(value.to_owned()),
             "transactional.id" => value.clone_into(&mut self.transactional_id),
@@ -259,11 +257,8 @@ impl StreamsConfig {
             ("max.request.size", self.max_request_size.to_string()),
             (
                 "auto.offset.reset",
-                match self.auto_offset_reset {
-                    Some(AutoOffsetReset::Latest) => "latest".to_owned(),
-                    Some(_) => "earliest".to_owned(),
-                    None => String::new(),
-                },
+                self.auto_offset_reset
+                    .map_or_else(String::new, |reset| reset.to_string()),
             ),
         ]
         .into_iter()

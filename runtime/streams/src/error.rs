@@ -99,6 +99,27 @@ pub enum StreamsError {
         /// The offset behind its last record; -1 where the broker could not be asked.
         log_end: i64,
     },
+    /// The log has lost records that were processed, and no rule for that.
+    #[error(
+        "the group is at offset {offset} of {partition}, read in leader epoch {leader_epoch}, and \
+         the log has lost what was read there{} (it ends at {log_end} now): outputs of lost \
+         records are committed and cannot be taken back; to go on all the same, set \
+         auto.offset.reset to earliest or latest: where the log parts is known, reading goes on \
+         there",
+        parts_at(.divergent_offset)
+    )]
+    LogTruncation {
+        /// The partition.
+        partition: TopicPartition,
+        /// The group's offset, or the position that followed from it.
+        offset: i64,
+        /// The epoch of the leader that wrote the record before it.
+        leader_epoch: i32,
+        /// The first offset at which the log differs from what was read, where it is known.
+        divergent_offset: Option<i64>,
+        /// The offset behind the log's last record; -1 where the broker could not be asked.
+        log_end: i64,
+    },
     /// One record takes longer than a transaction may last: it could never be committed.
     #[error(
         "processing one record of {partition} (offset {offset}) took {took_ms} ms, a transaction may last {timeout_ms} ms \
@@ -233,4 +254,10 @@ impl StreamsError {
             _ => false,
         }
     }
+}
+
+fn parts_at(divergent: &Option<i64>) -> String {
+    divergent
+        .map(|offset| format!(" from offset {offset} on"))
+        .unwrap_or_default()
 }

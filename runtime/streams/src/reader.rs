@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use millstream_client::OffsetAndMetadata;
 use millstream_client::consumer::{
     AutoOffsetReset, Consumer, ConsumerError, ConsumerRecords, RebalanceListener,
 };
@@ -133,6 +134,10 @@ pub(crate) struct Reader {
     /// Batches that did not fit into their worker's queue, by worker; while there are any, its
     /// partitions are paused.
     waiting: Vec<VecDeque<Batch>>,
+    /// Where partitions begin of which the group has read nothing yet.
+    unread: BTreeMap<TopicPartition, i64>,
+    /// Where partitions began that were handed over again for that reason.
+    began: BTreeMap<TopicPartition, i64>,
     next_session: u64,
     next_worker: usize,
 }
@@ -161,6 +166,8 @@ impl Reader {
             ownership,
             rewinds,
             waiting,
+            unread: BTreeMap::new(),
+            began: BTreeMap::new(),
             next_session: 0,
             next_worker: 0,
         })
@@ -199,20 +206,53 @@ impl Reader {
             };
             match polled {
                 Ok(polled) => self.route(polled)?,
+                Err(error) if self.begins_elsewhere(&error) => {}
                 Err(error) => return Err(self.explain(error).await),
             }
         }
     }
 
+    /// Whether the error is none: the partition is still to be handed over, which says where it
+    /// begins; or its log begins further on by now than when it was handed over, and nothing of it
+    /// was read yet: then it is handed over again.
+    fn begins_elsewhere(&mut self, error: &ConsumerError) -> bool {
+        let (partition, offset) = match error {
+            ConsumerError::OffsetOutOfRange {
+                topic_partition,
+                offset,
+                ..
+            } => (topic_partition, Some(offset)),
+            ConsumerError::LogTruncation {
+                topic_partition, ..
+            } => (topic_partition, None),
+            _ => return false,
+        };
+        if self.ownership.lock().assigned.contains(partition) {
+            return true;
+        }
+        let Some(offset) = offset.filter(|offset| self.unread.get(partition) == Some(offset))
+        else {
+            return false;
+        };
+        // The same place again is not in the log for another reason.
+        if self.began.insert(partition.clone(), *offset) == Some(*offset) {
+            return false;
+        }
+        tracing::info!(%partition, offset, "the log begins further on by now");
+        self.ownership.lock().assigned.push(partition.clone());
+        true
+    }
+
     /// Says what the log holds where it is not the position.
     async fn explain(&self, error: ConsumerError) -> StreamsError {
-        let ConsumerError::OffsetOutOfRange {
-            topic_partition: partition,
-            offset,
-            ..
-        } = error
-        else {
-            return error.into();
+        let partition = match &error {
+            ConsumerError::OffsetOutOfRange {
+                topic_partition, ..
+            }
+            | ConsumerError::LogTruncation {
+                topic_partition, ..
+            } => topic_partition.clone(),
+            _ => return error.into(),
         };
         let asked = std::slice::from_ref(&partition);
         let both = async {
@@ -221,11 +261,28 @@ impl Reader {
         };
         let found = tokio::time::timeout(EXPLAIN_PATIENCE, both).await;
         let (starts, ends) = found.ok().and_then(Result::ok).unwrap_or_default();
-        StreamsError::OffsetOutOfRange {
-            log_start: starts.get(&partition).copied().unwrap_or(-1),
-            log_end: ends.get(&partition).copied().unwrap_or(-1),
-            partition,
-            offset,
+        let log_start = starts.get(&partition).copied().unwrap_or(-1);
+        let log_end = ends.get(&partition).copied().unwrap_or(-1);
+        match error {
+            ConsumerError::OffsetOutOfRange { offset, .. } => StreamsError::OffsetOutOfRange {
+                partition,
+                offset,
+                log_start,
+                log_end,
+            },
+            ConsumerError::LogTruncation {
+                offset,
+                leader_epoch,
+                divergent_offset,
+                ..
+            } => StreamsError::LogTruncation {
+                partition,
+                offset,
+                leader_epoch,
+                divergent_offset,
+                log_end,
+            },
+            other => other.into(),
         }
     }
 
@@ -248,6 +305,7 @@ impl Reader {
             let Some((worker, session)) = owner else {
                 continue;
             };
+            self.unread.remove(&records.topic_partition);
             let partition = records.topic_partition.clone();
             let batch = Batch { session, records };
             let Some(queue) = self.waiting.get_mut(worker) else {
@@ -313,30 +371,43 @@ impl Reader {
         // Waits until no transaction has an undecided offset there (require_stable): what the
         // predecessor of this owner had under way is decided before the first record is read.
         let committed = self.consumer.committed(&partitions).await?;
-        let uncommitted: Vec<TopicPartition> = partitions
+        let decode = |found: &OffsetAndMetadata| Metadata::decode(&found.metadata);
+        // What was committed before anything was read only says where the log began.
+        let of_records = |partition: &TopicPartition| {
+            let found = committed.get(partition).and_then(Option::as_ref);
+            found.filter(|found| !decode(found).is_some_and(|metadata| metadata.unread))
+        };
+        let unread: Vec<TopicPartition> = partitions
             .iter()
-            .filter(|partition| committed.get(*partition).is_none_or(Option::is_none))
+            .filter(|partition| of_records(partition).is_none())
             .cloned()
             .collect();
-        let beginnings = match self.consumer.config().auto_offset_reset {
-            AutoOffsetReset::Latest => self.consumer.end_offsets(&uncommitted).await?,
-            _ => self.consumer.beginning_offsets(&uncommitted).await?,
-        };
+        let beginnings = self.beginnings(&unread, &committed).await?;
         let mut handovers: BTreeMap<usize, Vec<Handover>> = BTreeMap::new();
         for partition in partitions {
-            let found = committed.get(&partition).and_then(Option::as_ref);
-            let beginning = beginnings.get(&partition).copied().unwrap_or(0);
-            self.consumer
-                .seek(&partition, found.map_or(beginning, |found| found.offset))?;
-            let stream_time = found
-                .and_then(|found| Metadata::decode(&found.metadata))
+            let known = committed.get(&partition).and_then(Option::as_ref);
+            let beginning = beginnings.get(&partition).copied();
+            match (beginning, known) {
+                (Some(offset), _) => {
+                    self.consumer.seek(&partition, offset)?;
+                    self.unread.insert(partition.clone(), offset);
+                }
+                (None, known) => {
+                    let offset = known.cloned().unwrap_or_default();
+                    self.consumer.seek(&partition, offset)?;
+                    self.unread.remove(&partition);
+                }
+            }
+            let stream_time = known
+                .and_then(decode)
                 .map_or(-1, |metadata| metadata.stream_time);
             let (worker, session) = self.own(&partition);
             handovers.entry(worker).or_default().push(Handover {
                 partition,
                 session,
                 stream_time,
-                begins_at: (found.is_none() && beginning > 0).then_some(beginning),
+                begins_at: beginning.filter(|at| known.map_or(0, |known| known.offset) < *at),
+                unread: beginning.is_some(),
             });
         }
         for (worker, handovers) in handovers {
@@ -356,6 +427,43 @@ impl Reader {
             self.resume(worker)?;
         }
         Ok(())
+    }
+
+    /// Where partitions begin of which nothing was read yet. One that was committed stays, unless
+    /// the log begins further on by now.
+    async fn beginnings(
+        &self,
+        partitions: &[TopicPartition],
+        committed: &BTreeMap<TopicPartition, Option<OffsetAndMetadata>>,
+    ) -> Result<BTreeMap<TopicPartition, i64>, StreamsError> {
+        let consumer = &self.consumer;
+        let known = |partition: &TopicPartition| {
+            let found = committed.get(partition).and_then(Option::as_ref);
+            found.map(|found| found.offset)
+        };
+        let (again, first): (Vec<_>, Vec<_>) = partitions
+            .iter()
+            .cloned()
+            .partition(|partition| known(partition).is_some());
+        let mut found = match consumer.config().auto_offset_reset {
+            AutoOffsetReset::Latest => consumer.end_offsets(&first).await?,
+            AutoOffsetReset::ByDuration(ago) => {
+                let now_ms = consumer.config().client.clock.now_ms();
+                let since = now_ms - i64::try_from(ago.as_millis()).unwrap_or(now_ms);
+                let times: Vec<_> = first.iter().map(|p| (p.clone(), since.max(0))).collect();
+                let mut ends = consumer.end_offsets(&first).await?;
+                for (partition, young) in consumer.offsets_for_times(&times).await? {
+                    ends.extend(young.map(|young| (partition, young.offset)));
+                }
+                ends
+            }
+            _ => consumer.beginning_offsets(&first).await?,
+        };
+        for (partition, start) in consumer.beginning_offsets(&again).await? {
+            let at = known(&partition).unwrap_or(0).max(start);
+            found.insert(partition, at);
+        }
+        Ok(found)
     }
 
     /// Gives the partition a new session, with its worker where it has one, else with the next in

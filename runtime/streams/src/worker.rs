@@ -45,6 +45,8 @@ pub(crate) struct Handover {
     /// Where the partition begins, where nothing was committed and that is not offset 0: the
     /// position itself is worth a commit then, or an emptied partition would never be caught up.
     pub(crate) begins_at: Option<i64>,
+    /// Whether the group has read nothing of it yet.
+    pub(crate) unread: bool,
 }
 
 /// What the reader tells a worker, ahead of any records.
@@ -76,6 +78,10 @@ pub(crate) struct Batch {
 struct Owned {
     session: u64,
     task: Task,
+    /// As in the hand-over, until the first batch.
+    unread: bool,
+    /// Of the last batch.
+    leader_epoch: Option<i32>,
 }
 
 pub(crate) struct Worker {
@@ -248,7 +254,10 @@ impl Worker {
             session,
             stream_time,
             begins_at,
+            unread,
         } = handover;
+        // Where nothing was read yet, the partition may begin elsewhere meanwhile.
+        self.close(&partition)?;
         let sources = &self.topology.inner.sources;
         let Some(subtopology) = sources.iter().position(|s| s.topic == partition.topic) else {
             return Err(StreamsError::Bug {
@@ -265,8 +274,13 @@ impl Worker {
         };
         let mut task = Task::new(id, partition.clone(), chain, stream_time);
         task.on(TaskEvent::Assigned)?;
-        self.tasks
-            .insert(partition.clone(), Owned { session, task });
+        let owned = Owned {
+            session,
+            task,
+            unread,
+            leader_epoch: None,
+        };
+        self.tasks.insert(partition.clone(), owned);
         match begins_at {
             Some(offset) => self.advance(&partition, offset),
             None => Ok(()),
@@ -319,8 +333,13 @@ impl Worker {
         let PartitionRecords {
             records,
             next_offset,
+            leader_epoch,
             ..
         } = batch;
+        if let Some(owned) = self.tasks.get_mut(partition) {
+            owned.unread = false;
+            owned.leader_epoch = leader_epoch;
+        }
         let mut pace = Pace::new();
         for record in records {
             let offset = record.offset;
@@ -506,23 +525,18 @@ impl Worker {
     fn offsets_to_commit(&self) -> Vec<(TopicPartition, OffsetAndMetadata)> {
         let workers = self.config.threads;
         let offsets = self.open.offsets().map(|(partition, offset)| {
-            let stream_time = self
-                .tasks
-                .get(partition)
-                .map_or(-1, |owned| owned.task.stream_time());
+            let owned = self.tasks.get(partition);
             let metadata = crate::commit::Metadata {
                 workers,
-                stream_time,
-            }
-            .encode();
-            (
-                partition.clone(),
-                OffsetAndMetadata {
-                    offset,
-                    leader_epoch: None,
-                    metadata,
-                },
-            )
+                stream_time: owned.map_or(-1, |owned| owned.task.stream_time()),
+                unread: owned.is_some_and(|owned| owned.unread),
+            };
+            let committed = OffsetAndMetadata {
+                offset,
+                leader_epoch: owned.and_then(|owned| owned.leader_epoch),
+                metadata: metadata.encode(),
+            };
+            (partition.clone(), committed)
         });
         offsets.collect()
     }

@@ -188,6 +188,97 @@ async fn a_job_whose_offset_is_beyond_the_log_ends_with_both_offsets() -> anyhow
     Ok(())
 }
 
+/// As above, and the offset was committed with the epoch of what was read: the log parted from it.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_log_has_lost_what_was_read_ends_with_where_it_parts() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(5).await?;
+    copying::produce(&cluster, 0..40).await?;
+    let producer = Producer::transactional(cluster.name("restore")).client(cluster.client(3));
+    let producer = producer.connect(&cluster).await?;
+    producer.init_transactions().await?;
+    producer.begin()?;
+    let committed = OffsetAndMetadata {
+        offset: 777,
+        leader_epoch: Some(0),
+        ..Default::default()
+    };
+    let ahead = vec![(cluster.partition("in", 0), committed)];
+    let group = GroupMetadata::without_membership(cluster.name(GROUP));
+    producer.send_offsets(&ahead, &group).await?;
+    producer.commit().await?;
+    let mut running = copying::job(&cluster, 1, "t").start().await?;
+    let ended = tokio::time::timeout(Duration::from_secs(60), running.ended()).await;
+    let error = ended
+        .context("it goes on")?
+        .expect_err("the log is shorter");
+    let StreamsError::LogTruncation {
+        partition,
+        offset: 777,
+        leader_epoch: 0,
+        divergent_offset: Some(10),
+        log_end: 10,
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(*partition, cluster.partition("in", 0));
+    assert!(error.to_string().contains("from offset 10 on"), "{error}");
+    Ok(())
+}
+
+/// What was committed before anything was read says only where the log began then.
+#[tokio::test(start_paused = true)]
+async fn a_partition_of_which_nothing_was_read_begins_where_its_log_begins() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(6).await?;
+    copying::produce(&cluster, 0..40).await?;
+    delete(&cluster, &cluster.name("in"), 0..1, -1).await?;
+    let mut first = copying::job(&cluster, 1, "t").start().await?;
+    caught_up_with(&cluster, &mut first, &[10; 4]).await?;
+    first.stop().await?;
+    copying::produce(&cluster, 40..120).await?;
+    delete(&cluster, &cluster.name("in"), 0..1, 25).await?;
+    let mut second = copying::job(&cluster, 2, "t").start().await?;
+    caught_up_with(&cluster, &mut second, &[30; 4]).await?;
+    second.stop().await?;
+    // From here on records were read, so a gap is a gap.
+    copying::produce(&cluster, 120..200).await?;
+    delete(&cluster, &cluster.name("in"), 0..1, 45).await?;
+    let mut third = copying::job(&cluster, 3, "t").start().await?;
+    let ended = tokio::time::timeout(Duration::from_secs(60), third.ended()).await;
+    let error = ended
+        .context("it goes on")?
+        .expect_err("records are missing");
+    assert_names_all(&cluster, &error, 30, (45, 50));
+    Ok(())
+}
+
+/// Retention runs while the job looks up where its partitions begin.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_starts_while_its_log_is_shortened_begins_at_what_is_left() -> anyhow::Result<()>
+{
+    let cluster = BrokerUnderTest::start(7).await?;
+    copying::produce(&cluster, 0..400).await?;
+    let topic = cluster.name("in");
+    let shorten = async {
+        for offset in 1..100 {
+            delete(&cluster, &topic, 0..1, offset).await?;
+        }
+        anyhow::Ok(())
+    };
+    let run = async {
+        let mut running = copying::job(&cluster, 1, "t").start().await?;
+        caught_up_with(&cluster, &mut running, &[100; 4]).await?;
+        running.stop().await?;
+        anyhow::Ok(())
+    };
+    let (shortened, ran) = tokio::join!(shorten, run);
+    shortened?;
+    ran?;
+    let copied = copying::numbers(&cluster, "out").await?;
+    assert!(copied.len() >= 300, "{}", copied.len());
+    Ok(())
+}
+
 /// Waits until these offsets are committed, by partition.
 async fn caught_up_with(
     cluster: &BrokerUnderTest,

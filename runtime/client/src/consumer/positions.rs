@@ -25,7 +25,7 @@ mod leaders;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use millstream_protocol::TopicPartition;
+use millstream_protocol::{TopicPartition, Uuid};
 
 pub(crate) use self::buffers::BufferLimits;
 pub(crate) use self::leaders::{Doubt, Leader};
@@ -111,6 +111,8 @@ struct PartitionState {
     offsets: Option<LogOffsets>,
     /// As the metadata showed it when `learn` looked last.
     leader: Option<Leader>,
+    /// Of the topic that the position is about; zero while it is not known.
+    topic_id: Uuid,
 }
 
 impl PartitionState {
@@ -124,6 +126,7 @@ impl PartitionState {
             buffer: VecDeque::new(),
             offsets: None,
             leader: None,
+            topic_id: Uuid::ZERO,
         }
     }
 

@@ -11,6 +11,7 @@ mod delivery;
 mod drain;
 mod idempotence;
 mod interceptor;
+mod leaders;
 mod outcome;
 pub mod partitioner;
 mod record;

@@ -34,6 +34,7 @@ impl Sender {
         response: &ProduceResponse,
         now_ms: i64,
     ) {
+        self.adopt_leaders(topic_ids, response);
         let mut answers: FxHashMap<(&str, i32), &PartitionProduceResponse> = FxHashMap::default();
         for topic in &response.responses {
             let by_id = topic_ids

@@ -52,6 +52,24 @@ fn small() -> ProducerBuilder {
     Producer::builder().batch_size(1)
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_names_the_new_leader_needs_no_metadata() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    let producer = producer(&broker, Producer::builder()).await;
+    let first = producer.send(record("orders", "0")).await.unwrap();
+    first.await.unwrap();
+    // From now on nobody answers for the metadata.
+    broker.always(ApiKey::Metadata, Step::Mute);
+    broker.lock().moved_to = Some((2, 1));
+    broker.partition_errors("orders", 0, &[ErrorCode::NOT_LEADER_OR_FOLLOWER]);
+    let started = Instant::now();
+    let second = producer.send(record("orders", "1")).await.unwrap();
+    second.await.unwrap();
+    assert!(started.elapsed().as_secs() < 1, "{:?}", started.elapsed());
+    assert_eq!(broker.values("orders", 0), ["0", "1"]);
+    assert!(broker.lock().ports.contains(&9093));
+}
+
 // Rows 7, 79 and 84.
 #[tokio::test(start_paused = true)]
 async fn a_record_is_acknowledged_with_partition_offset_and_timestamp() {

@@ -249,7 +249,7 @@ impl Fetcher {
         self.failures.remove(&leader);
         self.metadata_failures = 0;
         let again_ms = self.again_ms(0);
-        self.adopt_leaders(leader, lane, &response);
+        let adopted = self.adopt_leaders(leader, lane, &response);
         for mut topic in response.responses {
             for part in std::mem::take(&mut topic.partitions) {
                 let Some(lane) = self.lanes.get(&(leader, lane)) else {
@@ -266,6 +266,9 @@ impl Fetcher {
                 if part.error_code.is_ok() {
                     self.take_part(&target, part, again_ms);
                 } else {
+                    // The answer itself named the new leader: no reason to wait.
+                    let named = adopted && part.current_leader.leader_epoch >= 0;
+                    let again_ms = if named { i64::MIN } else { again_ms };
                     self.part_refused(&target, part.error_code, Some(part), again_ms);
                 }
             }
@@ -274,8 +277,9 @@ impl Fetcher {
         self.core.positions().end_fetch(fetch, i64::MIN);
     }
 
-    /// Takes over what the answer says about leaders that have moved (KIP-951).
-    fn adopt_leaders(&mut self, leader: NodeId, lane: Lane, response: &FetchResponse) {
+    /// Takes over what the answer says about leaders that have moved (KIP-951); whether that was
+    /// news.
+    fn adopt_leaders(&mut self, leader: NodeId, lane: Lane, response: &FetchResponse) -> bool {
         let mut hints = Vec::new();
         for topic in &response.responses {
             for part in &topic.partitions {
@@ -293,14 +297,14 @@ impl Fetcher {
             }
         }
         if hints.is_empty() {
-            return;
+            return false;
         }
         let nodes = response.node_endpoints.iter().filter_map(|node| {
             let port = u16::try_from(node.port).ok()?;
             let address = BrokerAddress::new(node.host.clone(), port);
             Some((NodeId(node.node_id), address))
         });
-        self.core.cluster.adopt_leaders(&hints, nodes.collect());
+        self.core.cluster.adopt_leaders(&hints, nodes.collect()) > 0
     }
 
     fn take_part(&mut self, target: &Target, part: PartitionData, again_ms: i64) {
@@ -375,11 +379,7 @@ impl Fetcher {
             | ErrorClass::FindCoordinator
             | ErrorClass::Ambiguous => {
                 self.stale.insert(Arc::clone(&partition.topic));
-                let epoch = part.map_or(-1, |part| part.current_leader.leader_epoch);
-                let known = self.core.cluster.partition(partition);
-                // The answer itself named the new leader: no reason to wait.
-                let moved = epoch >= 0 && known.is_some_and(|known| known.leader_epoch == epoch);
-                positions.release(target, if moved { i64::MIN } else { again_ms });
+                positions.release(target, again_ms);
             }
             _ => {
                 let error = ConsumerError::FetchRefused {

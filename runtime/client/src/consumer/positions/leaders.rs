@@ -39,6 +39,21 @@ pub(crate) struct Doubt {
 }
 
 impl PartitionState {
+    /// Whether the topic is another one of the same name: then the epochs of its log have nothing
+    /// to do with the position's, and what is on its way or buffered is of the old one.
+    fn adopt_topic(&mut self, topic_id: Uuid, version: &mut u64) -> bool {
+        let before = std::mem::replace(&mut self.topic_id, topic_id);
+        let Some(at) = self.position.at().filter(|_| before != topic_id) else {
+            return false;
+        };
+        if before == Uuid::ZERO {
+            return false;
+        }
+        *version += 1;
+        self.restart(Position::At(at.offset.into()), *version);
+        true
+    }
+
     /// A position that comes with an epoch is to be validated; whether the leader is not known.
     pub(super) fn doubt(&mut self) -> bool {
         let Position::At(at) = self.position else {
@@ -71,9 +86,12 @@ impl Positions {
         self.leaderless = false;
         self.nodes.clear();
         for (partition, state) in &mut self.partitions {
+            let known = look_up(partition);
+            if let Some(leader) = known {
+                self.unsettled |= state.adopt_topic(leader.topic_id, &mut self.next_version);
+            }
             let at = state.position.at();
-            let known =
-                look_up(partition).filter(|leader| !at.is_some_and(|at| leader.is_behind(at)));
+            let known = known.filter(|leader| !at.is_some_and(|at| leader.is_behind(at)));
             if let Some(leader) = known {
                 if !self.nodes.contains(&leader.node) {
                     self.nodes.push(leader.node);

@@ -1,7 +1,7 @@
 //! Positions alone: bounds of what is buffered, and what a pause leaves.
 
 use bytes::Bytes;
-use millstream_protocol::{Compression, ProducerStamp, RecordBatchBuilder, Uuid, patch_prefix};
+use millstream_protocol::{Compression, ProducerStamp, RecordBatchBuilder, patch_prefix};
 
 use super::*;
 use crate::consumer::fetched::Decoding;
@@ -157,4 +157,29 @@ fn an_answer_that_was_asked_for_before_a_leader_change_counts_no_more() {
     // The same leader again casts no doubt.
     positions.learn(|_| Some(second), &mut BTreeSet::new());
     assert!(positions.wants(0, NodeId(2)));
+}
+
+#[test]
+fn a_topic_that_was_made_again_has_epochs_of_its_own() {
+    let mut positions = positions(1, 1 << 20);
+    let led = |epoch, id| Leader {
+        node: NODE,
+        epoch,
+        topic_id: Uuid([id; 16]),
+    };
+    positions.learn(|_| Some(led(5, 1)), &mut BTreeSet::new());
+    let five = At {
+        offset: 3,
+        epoch: Some(5),
+    };
+    positions.restart(&tp(0), Position::At(five));
+    let doubts = positions.begin_validation(0);
+    positions.validated(&doubts[0].0, five);
+    // Metadata that is behind is not believed, a new topic is.
+    let mut stale = BTreeSet::new();
+    positions.learn(|_| Some(led(4, 1)), &mut stale);
+    assert_eq!((stale.len(), positions.wants(0, NODE)), (1, false));
+    positions.learn(|_| Some(led(0, 2)), &mut BTreeSet::new());
+    assert!(positions.wants(0, NODE));
+    assert_eq!(positions.position(&tp(0)), Some(3));
 }
