@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the golden frames as inputs of the fuzz targets, into `corpus/`.
 
-The inputs are as `tests/wire/any.rs` reads them: the place of the API in `api.rs`, the place of the
-version among its versions, what follows these in a frame; for batches one byte that chooses, then a
+The inputs are as `tests/wire/any.rs` reads them: the number of the API, the place of the version
+among its versions, what follows these in a frame; for batches one byte that chooses, then a
 batch, found by its magic and its length.
 """
 
@@ -13,7 +13,7 @@ import re
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROTOCOL = os.path.dirname(HERE)
 GOLDEN = os.path.join(PROTOCOL, "tests", "wire", "golden")
-ROW = re.compile(r"^    (\w+) = \d+, (\d+)\.\.=(\d+), ", re.MULTILINE)
+ROW = re.compile(r"^    (\w+) = (\d+), (\d+)\.\.=(\d+), ", re.MULTILINE)
 HEADER = 61
 
 
@@ -36,7 +36,7 @@ def batches(frame):
 def main():
     with open(os.path.join(PROTOCOL, "src", "api.rs"), encoding="utf-8") as text:
         rows = ROW.findall(text.read())
-    for index, (api, oldest, newest) in enumerate(rows):
+    for api, key, oldest, newest in rows:
         path = os.path.join(GOLDEN, f"{api}.txt")
         if not os.path.exists(path):
             continue
@@ -47,7 +47,7 @@ def main():
             place = int(version) - int(oldest)
             if int(version) <= int(newest):
                 rest = frame[4:] if direction == "request" else frame
-                write(direction, bytes([index, place]) + rest)
+                write(direction, bytes([int(key), place]) + rest)
             if api in ("Produce", "Fetch"):
                 for number, batch in enumerate(batches(frame)):
                     write("batch", bytes([number]) + batch)
