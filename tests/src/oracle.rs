@@ -15,8 +15,9 @@ use millstream::client::consumer::{AutoOffsetReset, Consumer, ConsumerRecord, Is
 use millstream::client::{Admin, Transport};
 use tokio::time::Instant;
 
-/// How long reading a topic may take without getting further.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long reading a topic may take without getting further; more than any stall of a test that
+/// shares its thread.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Everything that is judged.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(jars.COMPAT))
 SUITES = ("client", "pipeline", "recovery", "fencing", "kill")
 # Most of what they do is to wait: time is real here.
 TOGETHER = "12"
-LIMIT_S = 420
+LIMIT_S = 600
 
 
 def build():
