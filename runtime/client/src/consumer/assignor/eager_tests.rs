@@ -133,7 +133,7 @@ proptest! {
 
 #[test]
 fn eager_sticky_believes_the_newer_of_two_generations() {
-    let partitions = PartitionCounts::from([("a".into(), 2)]);
+    let partitions = PartitionCounts::from([("a".into(), 3)]);
     let member = |id: &str| Member {
         member_id: id.to_owned(),
         topics: vec!["a".into()],
@@ -149,11 +149,11 @@ fn eager_sticky_believes_the_newer_of_two_generations() {
         user_data: None,
     };
     let old = after(&[member("m1")], &[share("m1", &[0, 1])], 4);
-    let new = after(&[member("m2")], &[share("m2", &[1])], 5);
+    let new = after(&[member("m2")], &[share("m2", &[1, 2])], 5);
     let given = Sticky::default()
         .assign(&partitions, &[old, new].concat())
         .unwrap();
-    assert_eq!(given, [share("m1", &[0]), share("m2", &[1])]);
+    assert_eq!(given, [share("m1", &[0]), share("m2", &[1, 2])]);
 }
 
 /// One line of `java_outcomes.txt`.
