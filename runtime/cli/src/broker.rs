@@ -38,6 +38,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     default_partitions: i32,
+    /// The broker's number in its cluster, as clients see it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(i32).range(0..))]
+    node_id: i32,
     /// What holds for topics without a setting of their own, by the broker's name for it, as in
     /// log.retention.ms=60000; may be repeated
     #[arg(long = "config", value_name = "NAME=VALUE", value_parser = setting)]
@@ -60,6 +64,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .default_partitions(arguments.default_partitions)
         .configure(|config| {
             config.cluster_id = arguments.cluster_id;
+            config.node_id = arguments.node_id;
             config.log_settings.extend(arguments.configs);
         });
     let directory = arguments.data_dir.display().to_string();
