@@ -70,9 +70,9 @@ class Millstream(Broker):
 
     name = "millstream"
 
-    def __init__(self, binary, *arguments):
+    def __init__(self, binary, *arguments, port=None):
         super().__init__()
-        self.binary, self.arguments, self.listen = binary, arguments, "127.0.0.1:0"
+        self.binary, self.arguments, self.listen = binary, arguments, f"127.0.0.1:{port or 0}"
 
     def start(self):
         command = [self.binary, "broker", "--data-dir", self.data, "--listen", self.listen]

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import venv
 
-from harness import jars
+from harness import crates, jars
 
 SOURCES = os.path.join(jars.COMPAT, "clients")
 
@@ -64,6 +64,15 @@ def make_node(name):
     return make
 
 
+def make_cargo(name):
+    def make():
+        target = copy_sources(name)
+        crates.run("build", "--quiet", "--locked", folder=target)
+        shutil.copy(os.path.join(crates.TARGET, "debug", "client"), os.path.join(target, "client"))
+
+    return make
+
+
 def make_ours():
     """The program that shows our client: of this source tree, so it is built like the broker."""
     command = ["cargo", "build", "--quiet", "-p", "tests", "--bin", OURS]
@@ -118,6 +127,12 @@ ALL = [
         "our own client, tests/src/bin/compat_client",
         make_ours,
         lambda: [jars.built(OURS)],
+    ),
+    Client(
+        "rdkafka",
+        "librdkafka by way of rdkafka for Rust, clients/rdkafka/Cargo.toml",
+        make_cargo("rdkafka"),
+        built("rdkafka", "client"),
     ),
     Client(
         "franz-go",

@@ -1,8 +1,10 @@
 """Apache Kafka's jars, fetched once from Maven into the user's cache, and JVMs that use them."""
 
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 
 KAFKA = "4.3.1"
 # The last release whose test jar has StreamsEosTest; it runs on the jars of KAFKA.
@@ -45,27 +47,32 @@ def fetch():
     return compile_ours()
 
 
-def compile_ours():
-    """Compiles `java/*.java` where a source has changed; answers the folder of the classes."""
+def ours():
+    """Our own Java sources, and the folder of their classes: another one for other sources, so that
+    two checkouts may run at a time."""
     sources = os.path.join(COMPAT, "java")
     names = sorted(os.path.join(sources, n) for n in os.listdir(sources) if n.endswith(".java"))
-    classes = os.path.join(HOME, "classes")
-    stamp = os.path.join(classes, "stamp")
-    content = "".join(open(name, encoding="utf-8").read() for name in names)
-    if os.path.exists(stamp) and open(stamp, encoding="utf-8").read() == content:
-        return classes
-    shutil.rmtree(classes, ignore_errors=True)
-    os.makedirs(classes)
-    compiler = ["javac", "-nowarn", "-Xlint:none", "-cp", os.path.join(LIBS, "*"), "-d", classes]
-    subprocess.run([*compiler, *names], check=True)
-    with open(stamp, "w", encoding="utf-8") as text:
-        text.write(content)
+    content = hashlib.sha256()
+    for name in names:
+        with open(name, "rb") as source:
+            content.update(source.read())
+    return names, os.path.join(HOME, f"classes-{content.hexdigest()[:12]}")
+
+
+def compile_ours():
+    """Compiles `java/*.java` where a source has changed; answers the folder of the classes."""
+    names, classes = ours()
+    if not os.path.exists(classes):
+        fresh = tempfile.mkdtemp(dir=HOME)
+        compiler = ["javac", "-nowarn", "-Xlint:none", "-cp", os.path.join(LIBS, "*"), "-d", fresh]
+        subprocess.run([*compiler, *names], check=True)
+        os.rename(fresh, classes)
     return classes
 
 
 def java(main, *arguments, heap="256m", first=(), options=()):
     """The command line for a class: small, and quick to start rather than quick in the long run."""
-    path = os.pathsep.join([*first, os.path.join(HOME, "classes"), os.path.join(LIBS, "*")])
+    path = os.pathsep.join([*first, ours()[1], os.path.join(LIBS, "*")])
     logging = os.path.join(COMPAT, "kafka", "log4j2.properties")
     command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
     command += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={logging}", *options]

@@ -61,18 +61,11 @@ public class JavaClient {
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
+    /** Where both have a name, the producer's: the rest is the consumer's alone. */
     private static void defaults() {
-        print(ProducerConfig.configDef().defaultValues(), "acks", "enable.idempotence",
-            "max.in.flight.requests.per.connection", "linger.ms", "delivery.timeout.ms",
-            "request.timeout.ms", "retries", "compression.type");
-        print(ConsumerConfig.configDef().defaultValues(), "isolation.level", "enable.auto.commit",
-            "auto.offset.reset", "session.timeout.ms");
-    }
-
-    private static void print(Map<String, Object> known, String... names) {
-        for (String name : names) {
-            System.out.println(name + "=" + known.get(name));
-        }
+        Map<String, Object> all = new TreeMap<>(ConsumerConfig.configDef().defaultValues());
+        all.putAll(ProducerConfig.configDef().defaultValues());
+        all.forEach((name, value) -> System.out.println(name + "=" + value));
     }
 
     private static byte[] bytes(String text) {

@@ -2,13 +2,16 @@
 
 from suites import (
     clients,
+    defaults,
     franz_go_tests,
     kafka_programs,
+    kafka_python_tests,
     kafka_streams,
     kafka_tools,
     mixed_groups,
     our_job,
     our_tests,
+    rdkafka_tests,
     security,
 )
 
@@ -17,7 +20,10 @@ SUITES = [
     kafka_programs.SUITE,
     kafka_streams.SUITE,
     *clients.SUITES,
+    defaults.SUITE,
     franz_go_tests.SUITE,
+    rdkafka_tests.SUITE,
+    kafka_python_tests.SUITE,
     our_job.SUITE,
     our_tests.SUITE,
     mixed_groups.SUITE,

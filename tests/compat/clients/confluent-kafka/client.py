@@ -1,5 +1,6 @@
 """librdkafka by way of confluent-kafka, as one of the clients of the matrix (suites/clients.py)."""
 
+import ctypes
 import signal
 import sys
 
@@ -126,6 +127,21 @@ def fence(topic, identifier):
     except KafkaException as error:
         if error.args[0].code() == KafkaError._FENCED:
             print("fenced", flush=True)
+
+
+def defaults():
+    """Out of the library inside: its own names, settings of topics among them."""
+    with open("/proc/self/maps", encoding="utf-8") as text:
+        path = next(line.split()[-1] for line in text if "librdkafka" in line)
+    library = ctypes.CDLL(path)
+    for kind in ("rd_kafka_conf", "rd_kafka_topic_conf"):
+        new, dump = getattr(library, f"{kind}_new"), getattr(library, f"{kind}_dump")
+        new.restype, dump.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]
+        dump.restype = ctypes.POINTER(ctypes.c_char_p)
+        count = ctypes.c_size_t()
+        words = dump(new(), ctypes.byref(count))
+        for n in range(0, count.value, 2):
+            print(f"{words[n].decode()}={words[n + 1].decode()}")
 
 
 def version():

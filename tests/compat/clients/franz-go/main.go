@@ -213,16 +213,29 @@ func fence(topic, id string) {
 	os.Exit(0)
 }
 
+// By the names of its options; where one has none by default, there is no limit.
 func defaults() {
 	cl := client()
 	for name, opt := range map[string]any{
-		"acks": kgo.RequiredAcks, "idempotence disabled": kgo.DisableIdempotentWrite,
-		"in flight": kgo.MaxProduceRequestsInflightPerBroker, "linger": kgo.ProducerLinger,
-		"delivery timeout": kgo.RecordDeliveryTimeout, "request timeout": kgo.ProduceRequestTimeout,
-		"isolation.level": kgo.FetchIsolationLevel, "session.timeout": kgo.SessionTimeout,
-		"auto commit disabled": kgo.DisableAutoCommit, "retries": kgo.RecordRetries,
+		"RequiredAcks": kgo.RequiredAcks, "DisableIdempotentWrite": kgo.DisableIdempotentWrite,
+		"MaxProduceRequestsInflightPerBroker": kgo.MaxProduceRequestsInflightPerBroker,
+		"ProducerLinger":                      kgo.ProducerLinger, "ProducerBatchMaxBytes": kgo.ProducerBatchMaxBytes,
+		"MaxBufferedRecords": kgo.MaxBufferedRecords, "MaxBufferedBytes": kgo.MaxBufferedBytes,
+		"ProducerBatchCompression": kgo.ProducerBatchCompression, "RecordRetries": kgo.RecordRetries,
+		"RecordDeliveryTimeout": kgo.RecordDeliveryTimeout, "MetadataMaxAge": kgo.MetadataMaxAge,
+		"ProduceRequestTimeout": kgo.ProduceRequestTimeout, "TransactionTimeout": kgo.TransactionTimeout,
+		"FetchIsolationLevel": kgo.FetchIsolationLevel, "DisableAutoCommit": kgo.DisableAutoCommit,
+		"AutoCommitInterval": kgo.AutoCommitInterval, "ConsumeResetOffset": kgo.ConsumeResetOffset,
+		"SessionTimeout": kgo.SessionTimeout, "HeartbeatInterval": kgo.HeartbeatInterval,
+		"RebalanceTimeout": kgo.RebalanceTimeout, "FetchMinBytes": kgo.FetchMinBytes,
+		"FetchMaxBytes": kgo.FetchMaxBytes, "FetchMaxPartitionBytes": kgo.FetchMaxPartitionBytes,
+		"FetchMaxWait": kgo.FetchMaxWait, "AllowAutoTopicCreation": kgo.AllowAutoTopicCreation,
+		"DisableFetchCRCValidation": kgo.DisableFetchCRCValidation,
 	} {
 		fmt.Printf("%s=%v\n", name, cl.OptValue(opt))
+	}
+	for _, balancer := range cl.OptValue(kgo.Balancers).([]kgo.GroupBalancer) {
+		fmt.Println("Balancers=" + balancer.ProtocolName())
 	}
 }
 

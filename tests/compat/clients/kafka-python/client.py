@@ -125,13 +125,11 @@ def fence(topic, identifier):
 
 
 def defaults():
-    names = ["acks", "enable_idempotence", "max_in_flight_requests_per_connection", "linger_ms"]
-    names += ["delivery_timeout_ms", "request_timeout_ms", "retries", "compression_type"]
-    for name in names:
-        print(f"{name}={KafkaProducer.DEFAULT_CONFIG.get(name)}")
-    names = ["isolation_level", "enable_auto_commit", "auto_offset_reset", "session_timeout_ms"]
-    for name in names:
-        print(f"{name}={KafkaConsumer.DEFAULT_CONFIG.get(name)}")
+    """Where both have a name, the producer's: the rest is the consumer's alone."""
+    for name, value in {**KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}.items():
+        if isinstance(value, tuple):
+            value = ", ".join(one.name for one in value if hasattr(one, "name"))
+        print(f"{name}={value}")
 
 
 def version():

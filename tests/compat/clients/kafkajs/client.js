@@ -139,16 +139,19 @@ function version() {
   console.log(require("kafkajs/package.json").version);
 }
 
-// It has no table of its defaults; these are in its producer's and consumer's signatures.
+// It has no table of its defaults; these are what its functions take where nothing is given.
 function defaults() {
   const source = (name) => require("fs").readFileSync(require.resolve(`kafkajs/src/${name}`), "utf8");
-  const found = new Set();
-  for (const name of ["producer/index.js", "producer/messageProducer.js", "consumer/index.js"]) {
-    for (const [, key, value] of source(name).matchAll(/^\s+(\w+) = ([\w-]+),$/gm)) {
-      found.add(`${key}=${value}`);
+  const found = new Map(Object.entries(require("kafkajs/src/retry/defaults.js")));
+  const files = ["producer/index", "producer/messageProducer", "producer/eosManager/index"];
+  for (const name of [...files, "consumer/index", "cluster/index", "index"]) {
+    // `name = value,`, alone on its line or inside of the braces of a function's arguments.
+    const pattern = /(?:^\s+|\(\{ )(\w+) = ([\w.[\]-]+),(?: .*)?$/gm;
+    for (const [, key, value] of source(`${name}.js`).matchAll(pattern)) {
+      found.set(key, value);
     }
   }
-  console.log([...found].join("\n"));
+  console.log([...found].map(([key, value]) => `${key}=${value}`).join("\n"));
 }
 
 const commands = { version, defaults, produce, dump, group, transactions, fence };

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -213,18 +214,19 @@ func fence(topic, id string) {
 	}
 }
 
+// By the names of the fields of its Config.
 func defaults() {
-	c := sarama.NewConfig()
-	fmt.Println("acks=" + strconv.Itoa(int(c.Producer.RequiredAcks)))
-	fmt.Println("idempotence=" + strconv.FormatBool(c.Producer.Idempotent))
-	fmt.Println("in flight=" + strconv.Itoa(c.Net.MaxOpenRequests))
-	fmt.Println("linger=" + c.Producer.Flush.Frequency.String())
-	fmt.Println("request timeout=" + c.Producer.Timeout.String())
-	fmt.Println("retries=" + strconv.Itoa(c.Producer.Retry.Max))
-	fmt.Println("isolation.level=" + strconv.Itoa(int(c.Consumer.IsolationLevel)))
-	fmt.Println("auto commit=" + strconv.FormatBool(c.Consumer.Offsets.AutoCommit.Enable))
-	fmt.Println("session.timeout=" + c.Consumer.Group.Session.Timeout.String())
-	fmt.Println("protocol version=" + c.Version.String())
+	show("", reflect.ValueOf(*sarama.NewConfig()))
+}
+
+func show(name string, value reflect.Value) {
+	if value.Kind() == reflect.Struct && name != "Version" {
+		for _, field := range reflect.VisibleFields(value.Type()) {
+			show(strings.TrimPrefix(name+"."+field.Name, "."), value.FieldByIndex(field.Index))
+		}
+	} else if value.CanInterface() && value.Kind() != reflect.Func {
+		fmt.Printf("%s=%v\n", name, value.Interface())
+	}
 }
 
 func version() {
