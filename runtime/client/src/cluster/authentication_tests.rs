@@ -24,7 +24,7 @@ struct Manners {
     refuses_from: Option<(usize, ErrorCode)>,
     says: &'static [u8],
     lifetime_ms: i64,
-    /// How long an answer to a proof takes.
+    /// How long each answer of an exchange takes.
     slow: Duration,
 }
 
@@ -74,6 +74,7 @@ impl SaslBroker {
                 (frame(&answer, api), true)
             }
             ApiKey::SaslHandshake => {
+                tokio::time::sleep(self.manners.slow).await;
                 let answer = SaslHandshakeResponse {
                     error_code: self.manners.handshake,
                     mechanisms: vec!["OAUTHBEARER".to_owned()],
