@@ -135,7 +135,7 @@ def mixed(bench, topic, settings, java):
     wait_until(
         lambda: all(events(member, "record_data") for member in first),
         "records at both",
-        60,
+        120,
         members.words,
     )
     second = [members.ours("ours-1"), members.theirs("java-1")]
