@@ -1,5 +1,5 @@
-//! Our producer over TCP, as Kafka's ProducerPerformance drives Java's: as many records as it takes,
-//! a callback for each, latencies from the send to the acknowledgement.
+//! Our producer over TCP, as Kafka's ProducerPerformance drives Java's: as many records as it
+//! takes, a callback for each, latencies from the send to the acknowledgement.
 //!
 //! Invariants: CPU is that of this process alone; the broker is another one (`benches/producers`
 //! measures both, with Java's producer and with Apache Kafka in turn).
