@@ -375,7 +375,12 @@ impl<'a> Rounds<'a> {
     /// Waits until the group has committed something since the last kill, and counts the commits
     /// that it sees.
     async fn new_commit(&mut self) -> anyhow::Result<()> {
-        let give_up = Instant::now() + PATIENCE;
+        let patience = match self.arrangement {
+            // It starts slowly, and so does whoever waited for it.
+            Arrangement::Kafka => 3 * PATIENCE,
+            _ => PATIENCE,
+        };
+        let give_up = Instant::now() + patience;
         let wanted = 1 + self.random.u64(..3);
         let mut seen = 0;
         while seen < wanted {
@@ -390,7 +395,7 @@ impl<'a> Rounds<'a> {
             self.committed = offsets;
             self.deployment.check_alive()?;
             if Instant::now() >= give_up {
-                bail!("no new commit within {PATIENCE:?}: {offsets} committed");
+                bail!("no new commit within {patience:?}: {offsets} committed");
             }
             sleep(Duration::from_millis(10)).await;
         }

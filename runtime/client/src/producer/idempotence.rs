@@ -73,6 +73,9 @@ pub(super) struct Lane {
     pub(super) outstanding: VecDeque<Outstanding>,
     /// A batch failed, so that a sequence is missing.
     pub(super) broken: bool,
+    /// Whether its batches are those of transactions, of which no broker takes any but the first
+    /// one first.
+    transactional: bool,
 }
 
 impl Lane {
@@ -118,9 +121,13 @@ impl Lane {
                 stage: Stage::Waiting { not_before_ms },
                 ..
             }) => due(0, *not_before_ms),
-            Some(_) => {
+            Some(first) => {
                 let waits = |batch: &Outstanding| batch.stage != Stage::InFlight;
-                if self.outstanding.iter().any(waits) {
+                // A Kafka takes any sequence of a producer that it does not know. Were the first
+                // batch refused, as where the partition is just being made, the second one would
+                // be taken before it; so it waits for the first one's answer.
+                let unknown = self.identity.is_some() && first.base_sequence == 0;
+                if self.outstanding.iter().any(waits) || (unknown && !self.transactional) {
                     Next::Nothing { until_ms: None }
                 } else {
                     Next::New
@@ -143,6 +150,7 @@ impl Lane {
         let Some(identity) = self.identity else {
             return ProducerStamp::NONE;
         };
+        self.transactional = transactional;
         let base_sequence = self.next_sequence;
         self.next_sequence = sequence_after(base_sequence, record_count);
         ProducerStamp {
@@ -247,8 +255,21 @@ mod tests {
     }
 
     #[test]
+    fn the_first_batch_of_a_producer_goes_alone_but_in_a_transaction() {
+        let mut lane = lane(1);
+        let nothing = Next::Nothing { until_ms: None };
+        assert_eq!(lane.next(0), nothing, "it may be refused");
+        lane.transactional = true;
+        assert_eq!(lane.next(0), Next::New);
+        lane.transactional = false;
+        lane.outstanding[0].base_sequence = 3;
+        assert_eq!(lane.next(0), Next::New, "the one before was taken");
+    }
+
+    #[test]
     fn a_failed_head_goes_first_and_alone() {
-        let mut lane = lane(3);
+        let mut lane = lane(4);
+        lane.outstanding.pop_front();
         assert_eq!(lane.next(0), Next::New);
         wait(&mut lane, 1, 50, false);
         assert_eq!(

@@ -114,6 +114,8 @@ async fn order_holds_when_a_head_batch_fails_with_five_in_flight() {
     broker.partition_errors("orders", 0, &[ErrorCode::NONE, retriable]);
     let producer = producer(&broker, small()).await;
     let deliveries = send_each(&producer, 12).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(broker.most_in_flight(), 1, "the first one goes alone");
     for (n, delivery) in deliveries.into_iter().enumerate() {
         assert_eq!(delivery.await.unwrap().offset, i64::try_from(n).unwrap());
     }
