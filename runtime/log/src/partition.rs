@@ -400,12 +400,19 @@ impl PartitionLog {
     /// Returns how many segments were deleted.
     pub fn apply_retention(&self, now_ms: i64) -> Result<usize, LogError> {
         let _names = self.names();
+        // A flush that is under way has a snapshot in its hands that may not be durable yet.
+        let _serial = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.change(|state| crate::retention::apply(self, state, now_ms))
     }
 
     /// Gives up the records below `offset`, as far as the last stable offset allows, and returns
     /// the new log start; `None` when the offset is above the high watermark.
     pub fn delete_records_before(&self, offset: i64) -> Result<Option<i64>, LogError> {
+        // No journal frame below the log start is replayed: what tells of the producers there has
+        // to be durable in the partition's own files before.
+        if self.flush()? < offset {
+            return Ok(None);
+        }
         let _names = self.names();
         self.change(|state| crate::retention::delete_before(self, state, offset))
     }

@@ -336,7 +336,14 @@ fn finish(
     for (name, topic) in topics {
         for (log, partition) in topic.partitions.iter().zip(0..) {
             log.note_parent_synced();
-            points.insert((name.clone(), partition), log.flush()?);
+            let end = log.flush()?;
+            // Where nothing is synced, nothing is known to be durable.
+            let point = if log.durability().syncs_files() {
+                end
+            } else {
+                0
+            };
+            points.insert((name.clone(), partition), point);
             log_starts.insert((name.clone(), partition), log.offsets().log_start);
         }
     }

@@ -3,7 +3,7 @@
 //! Invariants: records without a timestamp are as old as the first look at their segment tells; the
 //! log start never passes the last stable offset (Kafka: the high watermark), so an
 //! open transaction keeps its records; an active segment that goes is followed by an empty one at
-//! the log end, and by a durable snapshot of the producers, before it goes.
+//! the log end before it goes; the newest snapshot of the producers is durable before any goes.
 //! Never: deletes a segment before the log start is past it; touches a file of a log that is
 //! closed, whose names a later topic may have.
 
@@ -60,7 +60,9 @@ pub(crate) fn apply(
     if count == state.segments.len() {
         // What is deleted below was the last one, which is not written any longer by then.
         state.roll(log)?;
-        // Nothing else tells of the producers from now on.
+    }
+    if count > 0 {
+        // No segment tells of the producers of what goes from now on.
         state.sync_snapshot(log)?;
     }
     delete_first(log, state, count)?;

@@ -230,6 +230,12 @@ impl Reader {
         if self.ownership.lock().assigned.contains(partition) {
             return true;
         }
+        // Given up, or sought since: the error is of before. Several partitions fail at once, and
+        // are handed over at once, but their errors come one a poll.
+        let is_stuck = self.consumer.position(partition).is_none();
+        if !is_stuck || !self.consumer.assignment().contains(partition) {
+            return true;
+        }
         let Some(offset) = offset.filter(|offset| self.unread.get(partition) == Some(offset))
         else {
             return false;

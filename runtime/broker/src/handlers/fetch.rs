@@ -65,16 +65,12 @@ pub(crate) async fn handle(
     request: FetchRequest,
 ) -> FetchResponse {
     if request.session_id != 0 {
-        let error_code = ErrorCode::FETCH_SESSION_ID_NOT_FOUND;
         return FetchResponse {
-            error_code,
+            error_code: ErrorCode::FETCH_SESSION_ID_NOT_FOUND,
             ..Default::default()
         };
     }
-    let isolation = match request.isolation_level {
-        READ_COMMITTED => Isolation::LastStable,
-        _ => Isolation::HighWatermark,
-    };
+    let isolation = isolation(request.isolation_level);
     let mut bytes_max = size(request.max_bytes).min(ANSWER_BYTES_MAX);
     if context.reached_at.is_some() {
         // What finds no room later need not be read.
@@ -98,11 +94,14 @@ pub(crate) async fn handle(
         let _registrations: Vec<_> = partitions.map(|p| p.register(&waiter)).collect();
         let mut ended = false;
         loop {
+            // It is read again in any case.
+            answer.topics.clear();
             context.may_be_large().await;
             answer = read(&topics, bytes_max, isolation);
             if ended || enough(&answer) {
                 break;
             }
+            answer.topics.clear();
             tokio::select! {
                 biased;
                 () = waiter.notified() => {}
@@ -175,6 +174,13 @@ impl Answer {
             data.records = Some(Bytes::new());
         }
         self
+    }
+}
+
+fn isolation(level: i8) -> Isolation {
+    match level {
+        READ_COMMITTED => Isolation::LastStable,
+        _ => Isolation::HighWatermark,
     }
 }
 

@@ -313,8 +313,9 @@ impl Consumer {
             Mode::Subscribed(listener) => Some(Arc::clone(listener)),
             _ => None,
         };
+        let mut leaving = None;
         if let (Some(listener), Some(group)) = (listener, &self.inner.group) {
-            let _turn = self.take_turn().await;
+            let turn = self.take_turn().await;
             self.finish_duty(group).await;
             let owned: Vec<TopicPartition> = group.lock().owned.iter().cloned().collect();
             if !owned.is_empty() {
@@ -328,12 +329,16 @@ impl Consumer {
             }
             let (done, left) = oneshot::channel();
             group.ask(Ask::Unsubscribe { leave_static, done });
-            // The task is gone only when the consumer is.
-            let _ = left.await;
+            leaving = Some((turn, left));
         }
+        // Before the wait, which may be dropped: nothing is handed out of what others have now.
         self.inner.core.positions().assign(&BTreeSet::new());
         *self.mode() = Mode::Idle;
         self.inner.core.for_fetcher.notify_one();
+        if let Some((_turn, left)) = leaving {
+            // The task is gone only when the consumer is.
+            let _ = left.await;
+        }
         Ok(())
     }
 

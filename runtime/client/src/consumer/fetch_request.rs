@@ -73,7 +73,8 @@ impl FetchPlan {
             session_epoch: self.what.epoch,
             topics: self.topics(version, config.max_partition_fetch_bytes),
             forgotten_topics_data: self.forgotten(version),
-            rack_id: config.client_rack.clone().unwrap_or_default(),
+            // No rack: a leader that selects replicas by it would name a follower and send no
+            // record, and this consumer reads from leaders only.
             ..Default::default()
         }
     }

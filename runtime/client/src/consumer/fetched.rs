@@ -37,7 +37,7 @@ pub(crate) struct FetchedPartition {
     ahead: Bytes,
     current: Option<OpenBatch>,
     next_offset: i64,
-    /// Of the batch that was opened or stepped over last.
+    /// Of the batch that was handed out of, or stepped over, last.
     last_epoch: Option<i32>,
     /// Where the answer ends: the offset to fetch from after it.
     end_offset: i64,
@@ -47,6 +47,7 @@ pub(crate) struct FetchedPartition {
 struct OpenBatch {
     records: Records,
     next_offset: i64,
+    epoch: Option<i32>,
     size_bytes: usize,
 }
 
@@ -138,6 +139,7 @@ impl FetchedPartition {
                     continue;
                 }
                 self.next_offset = record.offset + 1;
+                self.last_epoch = batch.epoch;
                 left -= 1;
                 out.push(ConsumerRecord {
                     topic: self.topic_partition.topic.clone(),
@@ -151,6 +153,7 @@ impl FetchedPartition {
             }
             if batch.records.remaining() == 0 {
                 self.next_offset = self.next_offset.max(before);
+                self.last_epoch = batch.epoch;
                 self.current = None;
             }
         }
@@ -169,8 +172,9 @@ impl FetchedPartition {
                 batch.verify_crc().map_err(wrong)?;
             }
             let verdict = self.filter.judge(&batch).map_err(wrong)?;
-            self.last_epoch = Some(batch.partition_leader_epoch()).filter(|epoch| *epoch >= 0);
+            let epoch = Some(batch.partition_leader_epoch()).filter(|epoch| *epoch >= 0);
             if verdict != Verdict::Deliver || batch.next_offset() <= self.next_offset {
+                self.last_epoch = epoch;
                 self.next_offset = self.next_offset.max(batch.next_offset());
                 continue;
             }
@@ -180,6 +184,7 @@ impl FetchedPartition {
             self.current = Some(OpenBatch {
                 records,
                 next_offset: batch.next_offset(),
+                epoch,
                 size_bytes: batch.size_bytes(),
             });
             return Ok(true);

@@ -87,9 +87,9 @@ pub(crate) async fn run(core: Arc<Core>) {
         metadata_failures: 0,
     };
     loop {
-        fetcher.start();
+        let started_ms = fetcher.start();
         let core = Arc::clone(&fetcher.core);
-        let pause = fetcher.pause();
+        let pause = fetcher.pause(started_ms);
         tokio::select! {
             biased;
             Some(done) = fetcher.under_way.next() => fetcher.finish(done),
@@ -100,20 +100,22 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 impl Fetcher {
-    /// Until something can be asked again.
-    fn pause(&self) -> Option<Duration> {
-        let now_ms = self.core.now_ms();
-        let retry_ms = self.core.positions().next_retry_ms(now_ms);
+    /// Until something can be asked again that could not be at `started_ms`, the time of `start`:
+    /// what has become due since then must not be missed.
+    fn pause(&self, started_ms: i64) -> Option<Duration> {
+        let retry_ms = self.core.positions().next_retry_ms(started_ms);
         let metadata_ms = (!self.stale.is_empty() && !self.asking_metadata)
             .then_some(self.metadata_not_before_ms);
         let next_ms = retry_ms.into_iter().chain(metadata_ms).min()?;
         Some(Duration::from_millis(
-            u64::try_from(next_ms - now_ms).unwrap_or(0).max(1),
+            u64::try_from(next_ms - self.core.now_ms())
+                .unwrap_or(0)
+                .max(1),
         ))
     }
 
-    /// Puts every question on its way that can be asked now.
-    fn start(&mut self) {
+    /// Puts every question on its way that can be asked now; the time that was taken for now.
+    fn start(&mut self) -> i64 {
         let now_ms = self.core.now_ms();
         self.start_initial(now_ms);
         self.start_resets(now_ms);
@@ -121,6 +123,7 @@ impl Fetcher {
         self.start_validations(now_ms);
         self.start_fetches(now_ms);
         self.start_metadata(now_ms);
+        now_ms
     }
 
     fn start_initial(&mut self, now_ms: i64) {

@@ -5,7 +5,7 @@
 //! Never: fetches; it waits for the fetcher's bell.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use futures::future::BoxFuture;
@@ -25,6 +25,15 @@ type Work = BoxFuture<'static, Result<(), ConsumerError>>;
 struct Unfinished<'a> {
     consumer: &'a Consumer,
     work: Option<Work>,
+}
+
+/// Ends the poll that has the turn, until this is dropped.
+struct Interrupt<'a>(&'a AtomicBool);
+
+impl Drop for Interrupt<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Unfinished<'_> {
@@ -87,10 +96,10 @@ impl Consumer {
     /// Waits for the turn, ending the poll that has it.
     pub(super) async fn take_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.inner.interrupt.store(true, Ordering::Relaxed);
+        // Polls go on also where the wait is dropped.
+        let _interrupt = Interrupt(&self.inner.interrupt);
         self.inner.core.for_poll.notify_one();
-        let turn = self.inner.turn.lock().await;
-        self.inner.interrupt.store(false, Ordering::Relaxed);
-        turn
+        self.inner.turn.lock().await
     }
 
     /// Brings to its end what a dropped poll has begun.

@@ -139,9 +139,8 @@ impl Login {
             match word.split_once('=') {
                 Some(("username", value)) => user = Some(value.into()),
                 Some(("password", value)) => password = Some(Secret(value.into())),
-                Some((name, _)) => {
-                    return Err(unusable(&format!("the option {name:?} is not known")));
-                }
+                // Not named: with a blank behind the `=` this may be a part of the password.
+                Some(_) => return Err(unusable("has an option that is not known")),
                 None => return Err(unusable("has a word that is not an option=\"value\"")),
             }
         }

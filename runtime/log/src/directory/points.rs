@@ -33,7 +33,9 @@ impl Flushed {
         // keep records whose neighbours in the journal are lost.
         let point = match durability {
             Durability::Sync => end.min(offsets.high_watermark),
-            _ => end,
+            // Nothing was synced: the next start reads all of it, and syncs it if it has to.
+            Durability::Memory => 0,
+            Durability::Interval(_) | Durability::Os => end,
         };
         let key = (topic.name.clone(), partition);
         Flushed {

@@ -345,7 +345,10 @@ impl Producer {
                     } else {
                         Event::Aborted
                     };
-                    return self.apply(event, id).await;
+                    let noted = self.apply(event, id).await;
+                    // Committed is committed, whatever has become of the producer meanwhile: the
+                    // next call says that.
+                    return if committed { Ok(()) } else { noted };
                 }
                 Attempt::Again(last) => last,
                 Attempt::Stop(TransactionError::Abortable { .. }) if !committed => {

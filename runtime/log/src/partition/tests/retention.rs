@@ -227,3 +227,16 @@ fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_everything()
     assert!(cut.put(batch(2, stamp(9, 0, 2))).duplicate);
     assert_eq!(cut.put(batch(1, stamp(9, 0, 4))).base_offset, 4);
 }
+
+#[test]
+fn p1_a_retry_is_known_after_a_power_cut_right_after_its_records_were_deleted() {
+    let storage = MemoryStorage::new();
+    let log = clean(&storage);
+    log.put(batch(2, stamp(9, 0, 0)));
+    assert_eq!(log.delete_records_before(2).unwrap(), Some(2));
+    let cut = unclean(&storage.crash(), 0);
+    let offsets = cut.offsets();
+    assert_eq!((offsets.log_start, offsets.log_end), (2, 2));
+    assert!(cut.put(batch(2, stamp(9, 0, 0))).duplicate);
+    assert_eq!(cut.put(batch(1, stamp(9, 0, 2))).base_offset, 2);
+}

@@ -142,6 +142,7 @@ impl Driver {
             }
             Ask::Unsubscribe { leave_static, done } => {
                 self.leave_static = leave_static;
+                self.subscribe_again = false;
                 self.leaving.push(done);
                 {
                     let mut state = self.group.lock();
