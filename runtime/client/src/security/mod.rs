@@ -1,6 +1,6 @@
 //! Who may listen and who is spoken to: TLS and SASL of a client's connections.
 //!
-//! [`Security`] collects settings; [`Prepared`] is what the transport (TLS) and the connection
+//! [`Security`] collects settings; `Prepared` is what the transport (TLS) and the connection
 //! (SASL) take from it. How the proof goes: `sasl.rs`, `scram.rs`; on a connection:
 //! `cluster/authentication.rs`.
 //!
