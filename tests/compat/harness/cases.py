@@ -53,6 +53,10 @@ class Skip(Exception):
     """A case that does not apply to this broker; the text says why."""
 
 
+class NoVerdict(Exception):
+    """A case did not come to what it is to show: that is no gap, and breaks its suite off."""
+
+
 class Bench:
     """What a case is given: a broker, a folder of its own, programs that end with the case."""
 
@@ -113,6 +117,8 @@ class Bench:
             verdict = PASSED
         except Skip as reason:
             verdict, said = SKIPPED, str(reason)
+        except NoVerdict:
+            raise
         except Exception:
             verdict, said = FAILED, traceback.format_exc(limit=6)
         finally:

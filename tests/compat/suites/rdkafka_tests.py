@@ -30,6 +30,9 @@ def add(program, least, gaps=None, hurried=None):
         words = [bench.prepared[program], "--test-threads=2"]
         started = bench.program(program, words, environment=settings)
         said = started.wait(300, code=None)
+        # 101: tests failed, and are judged one by one. An abort is a failure of them all.
+        code = started.process.returncode
+        assert code in (0, 101), f"{program} ended with {code}\n{started.last_words()}"
         return upstream.of_cargo(said).judge(bench, least, gaps, hurried)
 
 
