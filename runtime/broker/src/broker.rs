@@ -9,6 +9,7 @@ use crate::{BrokerConfig, BrokerError, connection, group, listener, transaction}
 use futures::future::BoxFuture;
 use millstream_log::{DirectoryConfig, LogDirectory, LogError, PartitionConfig, Storage};
 use millstream_protocol::Frame;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,12 +232,17 @@ fn compaction_loop(
     }
 }
 
+/// What nobody can guess: the seed of this process may be known from when it began.
+fn secret() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 /// The part of the settings that the log directory acts on.
 fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig, BrokerError> {
     let partition = PartitionConfig {
         max_decompressed_bytes: config.decompressed_batch_bytes_max,
         producer_id_expiration_ms: config.producer_id_expiration_ms,
-        hash_seed: seed,
+        hash_seed: config.seed.unwrap_or_else(secret),
         ..PartitionConfig::default()
     };
     let partition = partition.with_configs(&config.topic_defaults());
@@ -252,4 +258,24 @@ fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig,
         compaction_map_bytes_max: config.log_cleaner_dedupe_buffer_size,
         ..DirectoryConfig::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_compaction_follows_a_given_seed_and_else_nothing_that_is_known() {
+        let hash_seed = |given| {
+            let config = BrokerConfig {
+                seed: given,
+                ..BrokerConfig::default()
+            };
+            let directory = directory_config(&config, 1).expect("valid");
+            directory.partition.hash_seed
+        };
+        assert_eq!(hash_seed(Some(1)), 1);
+        assert_ne!(hash_seed(None), 1);
+        assert_ne!(hash_seed(None), hash_seed(None));
+    }
 }

@@ -247,6 +247,12 @@ impl BrokerConfig {
     }
 
     fn validate_memory(&self) -> Result<(), BrokerError> {
+        if self.fetch_answers_max_bytes == 0 {
+            return Err(BrokerError::Config {
+                name: "fetch.answers.max.bytes",
+                reason: "0 leaves no room for records; give at least 1".to_owned(),
+            });
+        }
         if self.queued_max_request_bytes < self.socket_request_max_bytes {
             return Err(BrokerError::Config {
                 name: "queued.max.request.bytes",

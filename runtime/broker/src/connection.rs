@@ -10,24 +10,29 @@
 //!
 //! Invariants: a request that has begun runs to its end even if its connection goes; only halt cuts
 //! it.
-//! Invariants: answers that wait for an older one take at most `ANSWERS_HELD_BYTES` and one answer;
-//! behind them, of two large answers one is on its way to the peer and one is next.
+//! Invariants: answers that wait for an older one take at most `ANSWERS_HELD_BYTES`, over a socket
+//! `SMALL_ANSWER_BYTES`, and one answer; behind them, of two large answers one is on its way to the
+//! peer and one is next.
+//! Invariants: a request that has given up its turn keeps no room, but for Produce and Fetch; what
+//! holds memory for `PATIENCE` while nothing goes on, and others need it, ends the connection.
 //! Never: looks into a request.
 
 use crate::dispatch::{self, Outcome, Pending};
-use crate::memory::{Room, SMALL_ANSWER_BYTES};
+use crate::memory::{LOOK_AGAIN, PATIENCE, Room, SMALL_ANSWER_BYTES};
 use crate::node::{Node, Stage};
-use millstream_protocol::Frame;
+use millstream_protocol::{ApiKey, Frame};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
 
-/// No request begins, and no fetch takes data, behind answers of this size that wait.
+/// No request begins, and no fetch takes data, behind answers of this size that wait. Over a socket
+/// it is `SMALL_ANSWER_BYTES`.
 const ANSWERS_HELD_BYTES: usize = 1 << 20;
 
 /// A frame, and the room that its bytes have while its request is under way.
@@ -52,8 +57,9 @@ struct Shared {
     ending: AtomicBool,
     /// The number of the oldest request that has not left.
     oldest: AtomicU64,
-    /// Bytes of the answers that wait for an older one.
+    /// Bytes of the answers that wait for an older one, and where they are enough.
     held_bytes: AtomicUsize,
+    held_bytes_max: usize,
 }
 
 /// A request's right to keep the next one from beginning.
@@ -90,7 +96,7 @@ impl Turn {
         poll_fn(|_| {
             let is_next = self.shared.oldest.load(Ordering::Relaxed) >= self.number;
             let held = self.shared.held_bytes.load(Ordering::Relaxed);
-            if is_next || held < ANSWERS_HELD_BYTES {
+            if is_next || held < self.shared.held_bytes_max {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -109,10 +115,16 @@ impl Drop for Turn {
 enum Slot {
     Waits {
         request: Pending,
-        /// Given back when the request has ended.
-        _room: Option<Room>,
+        number: u64,
+        api: Option<ApiKey>,
+        /// Given back when the request has ended, or waits for what is not in it.
+        room: Option<Room>,
+        began: Instant,
     },
-    Done(Outcome),
+    Done {
+        outcome: Outcome,
+        ended: Instant,
+    },
 }
 
 enum Step {
@@ -128,6 +140,8 @@ struct Connection {
     in_flight: VecDeque<Slot>,
     shared: Arc<Shared>,
     begun: u64,
+    /// When the newest request began.
+    newest: Instant,
     open: bool,
 }
 
@@ -145,8 +159,16 @@ pub(crate) async fn serve<A: Into<Arrived>>(
         peer,
         reached_at,
         in_flight: VecDeque::new(),
-        shared: Arc::default(),
+        shared: Arc::new(Shared {
+            held_bytes_max: if reached_at.is_some() {
+                SMALL_ANSWER_BYTES
+            } else {
+                ANSWERS_HELD_BYTES
+            },
+            ..Shared::default()
+        }),
         begun: 0,
+        newest: Instant::now(),
         open: true,
     };
     tokio::select! {
@@ -165,6 +187,7 @@ impl Connection {
         let mut incoming = Some(incoming);
         let mut draining = pin!(self.node.reached(Stage::Draining));
         let mut drains = false;
+        let mut look_again = pin!(sleep(LOOK_AGAIN));
         let is_socket = self.reached_at.is_some();
         while self.open || !self.in_flight.is_empty() {
             if !self.open {
@@ -176,7 +199,7 @@ impl Connection {
                     drains = true;
                     return Poll::Ready(Step::Gone);
                 }
-                self.poll_step(task, incoming.as_mut())
+                self.poll_step(task, incoming.as_mut(), look_again.as_mut())
             });
             match step.await {
                 Step::Begin(arrived) => self.begin(arrived),
@@ -203,9 +226,14 @@ impl Connection {
             shared: self.shared.clone(),
             number: self.begun,
         };
-        let request = dispatch::begin(&self.node, &self.peer, self.reached_at, turn, frame);
-        let _room = room;
-        self.in_flight.push_back(Slot::Waits { request, _room });
+        self.newest = Instant::now();
+        self.in_flight.push_back(Slot::Waits {
+            api: dispatch::api_of(&frame),
+            request: dispatch::begin(&self.node, &self.peer, self.reached_at, turn, frame),
+            number: self.begun,
+            room,
+            began: self.newest,
+        });
     }
 
     /// Lets every request go on, then says what is next: the oldest one's end before a new one's
@@ -214,22 +242,15 @@ impl Connection {
         &mut self,
         task: &mut Context<'_>,
         incoming: Option<&mut mpsc::Receiver<A>>,
+        look_again: Pin<&mut Sleep>,
     ) -> Poll<Step> {
-        let mut closes = false;
-        let left = self.begun - self.in_flight.len() as u64;
-        self.shared.oldest.store(left + 1, Ordering::Relaxed);
-        for slot in &mut self.in_flight {
-            if let Slot::Waits { request, .. } = slot
-                && let Poll::Ready(outcome) = request.as_mut().poll(task)
-            {
-                closes |= matches!(outcome, Outcome::Close(_));
-                let bytes = outcome.size_bytes();
-                self.shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
-                *slot = Slot::Done(outcome);
-            }
+        if incoming.as_ref().is_some_and(|frames| frames.is_closed()) {
+            // Also where none of those that have come may begin.
+            self.shared.ending.store(true, Ordering::Relaxed);
         }
-        if matches!(self.in_flight.front(), Some(Slot::Done(_)))
-            && let Some(Slot::Done(outcome)) = self.in_flight.pop_front()
+        let closes = self.poll_requests(task);
+        if matches!(self.in_flight.front(), Some(Slot::Done { .. }))
+            && let Some(Slot::Done { outcome, .. }) = self.in_flight.pop_front()
         {
             let bytes = outcome.size_bytes();
             self.shared.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -239,16 +260,88 @@ impl Connection {
             return Poll::Ready(Step::Gone);
         }
         let room = self.in_flight.len() < self.node.config.connection_in_flight_max
-            && self.shared.held_bytes.load(Ordering::Relaxed) < ANSWERS_HELD_BYTES
+            && self.shared.held_bytes.load(Ordering::Relaxed) < self.shared.held_bytes_max
             && self.shared.released.load(Ordering::Relaxed) >= self.begun;
+        let mut queued = false;
         match incoming {
             Some(incoming) if room => match incoming.poll_recv(task) {
-                Poll::Ready(Some(frame)) => Poll::Ready(Step::Begin(frame.into())),
-                Poll::Ready(None) => Poll::Ready(Step::Gone),
-                Poll::Pending => Poll::Pending,
+                Poll::Ready(Some(frame)) => return Poll::Ready(Step::Begin(frame.into())),
+                Poll::Ready(None) => return Poll::Ready(Step::Gone),
+                Poll::Pending => {}
             },
-            _ => Poll::Pending,
+            Some(incoming) => queued = !incoming.is_empty(),
+            None => {}
         }
+        self.poll_patience(task, queued, look_again)
+    }
+
+    /// Lets every request go on; says whether one of them closes the connection.
+    fn poll_requests(&mut self, task: &mut Context<'_>) -> bool {
+        let mut closes = false;
+        let left = self.begun - self.in_flight.len() as u64;
+        self.shared.oldest.store(left + 1, Ordering::Relaxed);
+        for slot in &mut self.in_flight {
+            let Slot::Waits {
+                request,
+                number,
+                api,
+                room,
+                ..
+            } = slot
+            else {
+                continue;
+            };
+            if let Poll::Ready(outcome) = request.as_mut().poll(task) {
+                closes |= matches!(outcome, Outcome::Close(_));
+                let bytes = outcome.size_bytes();
+                self.shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+                let ended = Instant::now();
+                *slot = Slot::Done { outcome, ended };
+            } else if self.shared.released.load(Ordering::Relaxed) >= *number
+                && !matches!(api, Some(ApiKey::Produce | ApiKey::Fetch))
+            {
+                // What a group has taken of it is the group's.
+                *room = None;
+            }
+        }
+        closes
+    }
+
+    /// Ends the connection when it has held for too long what others wait for.
+    fn poll_patience(
+        &self,
+        task: &mut Context<'_>,
+        queued: bool,
+        mut look_again: Pin<&mut Sleep>,
+    ) -> Poll<Step> {
+        let Some(since) = self.holds_since(queued).filter(|_| self.open) else {
+            return Poll::Pending;
+        };
+        while look_again.as_mut().poll(task).is_ready() {
+            if since.elapsed() >= PATIENCE && self.node.memory.is_short() {
+                let peer = &*self.peer;
+                tracing::debug!(peer, "connection closed: it holds memory that others need");
+                return Poll::Ready(Step::Gone);
+            }
+            look_again.as_mut().reset(Instant::now() + LOOK_AGAIN);
+        }
+        Poll::Pending
+    }
+
+    /// Since when it has held memory while nothing went on: a Fetch that waits, an answer behind an
+    /// older request, frames that may not begin. A Produce goes on as the disk does.
+    fn holds_since(&self, queued: bool) -> Option<Instant> {
+        self.reached_at?;
+        let queued = queued.then_some(self.newest);
+        let held = self.in_flight.iter().filter_map(|slot| match slot {
+            Slot::Waits {
+                room, began, api, ..
+            } => (room.is_some() && *api == Some(ApiKey::Fetch)).then_some(*began),
+            Slot::Done { outcome, ended } => {
+                (outcome.size_bytes() > SMALL_ANSWER_BYTES).then_some(*ended)
+            }
+        });
+        held.chain(queued).min()
     }
 }
 

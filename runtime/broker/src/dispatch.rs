@@ -179,6 +179,12 @@ table! {
     ListTransactions => list_transactions(ListTransactionsRequest) "list_transactions";
 }
 
+/// Which API a frame asks for, if it is one.
+pub(crate) fn api_of(frame: &Frame) -> Option<ApiKey> {
+    let key = frame.segments().first()?.first_chunk::<2>()?;
+    ApiKey::from_i16(i16::from_be_bytes(*key))
+}
+
 /// Decodes the header and begins the request. Nothing has run before the future is first polled.
 pub(crate) fn begin(
     node: &Arc<Node>,

@@ -14,13 +14,15 @@
 //! + fetch.answers.max.bytes      256 MiB  records above 64 KiB until their readers take them
 //! + a connection, at most max.connections (2,048) and half of the files of the process:
 //!     idle                        20 KiB  of which a half is the client's, where it is measured
-//!     busy                       192 KiB  a buffer of 64 KiB, small requests and answers
+//!     busy                       192 KiB  a buffer of 64 KiB, small requests, 64 KiB of answers
+//!                                         behind a request that waits, and the one beyond them
 //!     answers without records             as large as what they tell of, two at a time
 //! + the newest records             1 MiB  a partition that is written to
 //! ```
 //!
 //! When memory is short, a frame that does not come, or an answer that is not taken, for 30 s ends
-//! its connection; a small request never waits for memory. `connections.max.idle.ms` ends the rest.
+//! its connection; so do, after 30 s, a Fetch above 4 KiB that waits, and requests and large answers
+//! that stand behind one that waits. A small request never waits for memory. `connections.max.idle.ms` ends the rest.
 //!
 //! Invariants: an acknowledged append is as durable as the broker's `Durability` says.
 //! Invariants: answers leave a connection in the order of its requests.

@@ -117,10 +117,11 @@ fn serve_stream(node: &Arc<Node>, stream: TcpStream, peer: SocketAddr) {
             std::future::pending::<()>().await;
         };
         let serving = async {
+            // What has come, and the end, are there when the connection looks.
             tokio::select! {
                 biased;
-                () = serve => {}
                 () = reading => {}
+                () = serve => {}
             }
         };
         let writing = async {

@@ -16,12 +16,17 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Requests up to this size need no room: heartbeats and fetches go on when memory is short.
 pub(crate) const SMALL_REQUEST_BYTES: usize = 4 << 10;
 /// Answers up to this size need no room.
 pub(crate) const SMALL_ANSWER_BYTES: usize = 64 << 10;
+/// How long somebody may hold memory that others wait for, while nothing comes of it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often somebody slow is looked at again.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What is counted in: a semaphore's permits fit 32 bits on every machine.
 const UNIT_BYTES: usize = 1 << 10;
 

@@ -8,12 +8,13 @@
 //! Never: decodes a frame.
 
 use crate::connection::Arrived;
-use crate::memory::{Memory, Room, SMALL_REQUEST_BYTES};
+use crate::memory::{LOOK_AGAIN, Memory, PATIENCE, Room, SMALL_REQUEST_BYTES};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millstream_protocol::Frame;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,12 +28,8 @@ const READ_CHUNK_BYTES: usize = 64 << 10;
 const FIRST_READ_BYTES: usize = 4 << 10;
 /// Small answers are written together up to this size.
 const WRITTEN_TOGETHER_BYTES: usize = 64 << 10;
-/// How long a frame may take, beside the time for its bytes at `SLOW_BYTES_PER_MS`, while others
-/// wait for the memory that it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// What a frame may take beside `PATIENCE` while others wait for its memory: time for its bytes.
 const SLOW_BYTES_PER_MS: usize = 1 << 10;
-/// How often somebody slow is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the two directions of one socket share.
 #[derive(Debug)]
@@ -115,20 +112,26 @@ pub(crate) async fn read_frames(
                 let room = match large.take() {
                     Some((room, _)) => Some(room),
                     None if frame.len() > SMALL_REQUEST_BYTES => {
-                        socket.memory.request_room(frame.len()).await
+                        let room = socket.memory.request_room(frame.len());
+                        let Some(room) = unless_idle(room, socket).await else {
+                            return;
+                        };
+                        room
                     }
                     None => None,
                 };
                 let frame = Frame::from_bytes(frame);
-                if frames.send(Arrived { frame, room }).await.is_err() {
+                let taken = unless_idle(frames.send(Arrived { frame, room }), socket);
+                let Some(Ok(())) = taken.await else {
                     return;
-                }
+                };
             }
             Ok(None) => {
                 let missing = missing_of_large(&buffer);
                 if let (Some(missing), None) = (missing, &large) {
                     let size_bytes = buffer.len() + missing;
-                    let Some(room) = socket.memory.request_room(size_bytes).await else {
+                    let room = socket.memory.request_room(size_bytes);
+                    let Some(Some(room)) = unless_idle(room, socket).await else {
                         return;
                     };
                     large = Some((room, due(missing)));
@@ -146,6 +149,22 @@ pub(crate) async fn read_frames(
                 if count >= chunk_bytes / 2 {
                     chunk_bytes = READ_CHUNK_BYTES;
                 }
+            }
+        }
+    }
+}
+
+/// What comes before the connection has been idle for too long.
+async fn unless_idle<T>(waits: impl Future<Output = T>, socket: &Socket) -> Option<T> {
+    let mut waits = pin!(waits);
+    loop {
+        match timeout_at(socket.idle_at(), waits.as_mut()).await {
+            Ok(done) => return Some(done),
+            // An answer may have gone out since.
+            Err(_) if Instant::now() < socket.idle_at() => {}
+            Err(_) => {
+                tracing::debug!(peer = %socket.peer, "connection closed: idle");
+                return None;
             }
         }
     }

@@ -42,6 +42,8 @@ const IDLE: usize = 1_000;
 /// What an idle connection takes, both ends of it.
 const IDLE_BYTES: usize = 24 << 10;
 const SLOW: usize = 40;
+/// The first batch of the topic.
+const SMALL_BATCH_BYTES: usize = 60_000;
 
 async fn connect(address: SocketAddr) -> TcpStream {
     TcpStream::connect(address).await.expect("connects")
@@ -162,15 +164,68 @@ fn raise_descriptors() {
     setrlimit(Resource::Nofile, raised).expect("up to the hard limit");
 }
 
+/// What connections took since then, when it has come to rest.
+async fn taken_since(before: usize) -> usize {
+    let mut taken = usize::MAX;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        taken = taken.min(MEMORY.current_usage().saturating_sub(before));
+    }
+    taken
+}
+
+/// They want more than there is, and what there is may be large.
+async fn fetches_that_wait_hold_nothing(address: SocketAddr) -> Vec<TcpStream> {
+    let before = MEMORY.current_usage();
+    let mut wants = fetch(0, 8 * MIB as i32);
+    (wants.min_bytes, wants.max_bytes) = (i32::MAX, i32::MAX);
+    wants.max_wait_ms = i32::MAX;
+    let wants = framed(12, &wants).repeat(2);
+    let mut parked = Vec::new();
+    for _ in 0..SLOW / 4 {
+        let stream = connect(address).await;
+        push(&stream, &wants).await;
+        parked.push(stream);
+    }
+    let taken = taken_since(before).await;
+    let bound = parked.len() * CONNECTION_BYTES + 2 * MIB;
+    assert!(taken <= bound, "parked: {} KiB", taken >> 10);
+    parked
+}
+
+/// None of them is large enough to need room.
+async fn answers_behind_a_request_that_waits_are_few(address: SocketAddr) -> Vec<TcpStream> {
+    let before = MEMORY.current_usage();
+    let mut waits = fetch(17, MIB as i32);
+    waits.max_wait_ms = i32::MAX;
+    let small = framed(12, &fetch(0, SMALL_BATCH_BYTES as i32));
+    let all = [framed(12, &waits), small.repeat(30)].concat();
+    let mut behind = Vec::new();
+    for _ in 0..SLOW {
+        let stream = connect(address).await;
+        push(&stream, &all).await;
+        behind.push(stream);
+    }
+    let taken = taken_since(before).await;
+    let bound = behind.len() * CONNECTION_BYTES + 2 * MIB;
+    assert!(taken <= bound, "behind: {} KiB", taken >> 10);
+    behind
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_bounded_and_others_are_served_whatever_connections_hold_back() {
     raise_descriptors();
     let folder = tempfile::tempdir().expect("a folder");
     let (broker, address) = broker_with_a_topic(folder.path()).await;
     let mut good = connect(address).await;
+    append(&mut good, SMALL_BATCH_BYTES).await;
     for _ in 0..16 {
         append(&mut good, MIB - 1_000).await;
     }
+    let parked = fetches_that_wait_hold_nothing(address).await;
+    let behind = answers_behind_a_request_that_waits_are_few(address).await;
+    drop((parked, behind));
+    append(&mut good, 1_000).await;
     let before = MEMORY.current_usage();
     let mut idle = Vec::new();
     for _ in 0..IDLE {

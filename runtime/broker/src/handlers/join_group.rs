@@ -4,6 +4,7 @@
 //! looks at the chosen protocol's name only). The first generation is not delayed unless
 //! configured. A repeated join answers the one before with REBALANCE_IN_PROGRESS.
 //!
+//! Invariants: the connection's end ends the wait, not the join.
 //! Invariants: the connection's next request begins once the group has the event, so heartbeats
 //! pass a join that waits.
 //! Never: holds the answer back for others; the group gives it.
@@ -62,10 +63,16 @@ pub(crate) async fn handle(
             .collect(),
     };
     let group_id = request.group_id;
-    let reply = node
+    let member_id = join.member_id.clone();
+    let joins = node
         .groups
-        .join(node, &group_id, join, || context.release_turn())
-        .await;
+        .join(node, &group_id, join, || context.release_turn());
+    let reply = tokio::select! {
+        biased;
+        reply = joins => reply,
+        // The group has the event; nobody is there for its answer.
+        () = context.ending() => return refused(version, member_id, ErrorCode::NOT_COORDINATOR),
+    };
     let members = reply
         .members
         .into_iter()

@@ -4,7 +4,7 @@
 //! Never: reads an assignment.
 
 use crate::dispatch::RequestContext;
-use crate::group::{MemberClaim, Sync, Token};
+use crate::group::{MemberClaim, Sync, SyncReply, Token};
 use crate::node::Node;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
@@ -48,10 +48,15 @@ pub(crate) async fn handle(
             .collect(),
     };
     let group_id = request.group_id;
-    let reply = node
+    let syncs = node
         .groups
-        .sync(node, &group_id, sync, || context.release_turn())
-        .await;
+        .sync(node, &group_id, sync, || context.release_turn());
+    let reply = tokio::select! {
+        biased;
+        reply = syncs => reply,
+        // The group has the event; nobody is there for its answer.
+        () = context.ending() => SyncReply::refused(ErrorCode::NOT_COORDINATOR),
+    };
     SyncGroupResponse {
         error_code: reply.error,
         protocol_type: reply.protocol_type,

@@ -532,3 +532,14 @@ async fn settings_for_all_topics_that_cannot_work_are_refused_at_open() {
         assert!(reason.contains(name), "{reason}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_memory_for_answers_is_refused_at_open() {
+    let settings = BrokerConfig {
+        fetch_answers_max_bytes: 0,
+        ..config()
+    };
+    let refused = Broker::open(Arc::new(MemoryStorage::new()), settings).await;
+    let reason = refused.expect_err("refused").to_string();
+    assert!(reason.contains("fetch.answers.max.bytes"), "{reason}");
+}

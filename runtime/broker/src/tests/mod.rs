@@ -13,6 +13,7 @@ mod cost;
 mod data_path;
 mod durability;
 pub(crate) mod harness;
+mod held;
 mod partitions;
 mod read_committed;
 mod topics;
