@@ -21,6 +21,7 @@ use millstream_protocol::{
 };
 use tokio::sync::mpsc;
 
+use crate::security::SecurityError;
 use crate::transport::{BrokerAddress, FrameConnection, Transport};
 
 /// What happens to one request.
@@ -81,6 +82,8 @@ pub(crate) struct State {
     pub(crate) transaction_version: i16,
     pub(crate) max_message_bytes: usize,
     pub(crate) refuse_connections: bool,
+    /// What every attempt to connect ends with, as one with TLS does.
+    pub(crate) distrust: Option<SecurityError>,
     /// Node and epoch that a refused batch is told to go to.
     pub(crate) moved_to: Option<(i32, i32)>,
     /// Ports that were connected to.
@@ -121,6 +124,7 @@ impl ScriptedBroker {
             transaction_version: 2,
             max_message_bytes: 1 << 20,
             refuse_connections: false,
+            distrust: None,
             moved_to: None,
             ports: Vec::new(),
             connections: 0,
@@ -206,6 +210,9 @@ impl Transport for ScriptedBroker {
             let mut state = self.lock();
             if state.refuse_connections {
                 return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            if let Some(error) = state.distrust.clone() {
+                return Err(io::Error::other(error));
             }
             state.connections += 1;
             state.ports.push(address.port);

@@ -50,14 +50,32 @@ struct State {
     next_correlation_id: i32,
     waiting: FxHashMap<i32, Asker>,
     /// Frames that the channel had no room for, oldest first.
-    overflow: VecDeque<Frame>,
+    overflow: VecDeque<Queued>,
     /// Frames that wait until authentication is renewed, oldest first; none while nothing waits.
-    held: Option<VecDeque<(i32, Frame)>>,
+    held: Option<VecDeque<(i32, Queued)>>,
     /// How many answers came.
     answers: u64,
     /// The task that renews authentication.
     session: Option<AbortHandle>,
     closed: Option<Arc<str>>,
+}
+
+/// A frame that the channel has not taken yet.
+#[derive(Debug)]
+struct Queued {
+    frame: Frame,
+    /// Told when it has; dropped when it never will.
+    taken: Option<oneshot::Sender<()>>,
+}
+
+impl Queued {
+    fn leave(self, permit: mpsc::Permit<'_, Frame>) {
+        permit.send(self.frame);
+        if let Some(taken) = self.taken {
+            // Whoever asked may be gone.
+            let _ = taken.send(());
+        }
+    }
 }
 
 /// Where an answer goes.
@@ -78,6 +96,33 @@ pub struct PendingResponse {
     shared: Arc<Shared>,
     api: ApiKey,
     api_version: i16,
+}
+
+/// A request without an answer, on its way to the transport.
+#[derive(Debug)]
+pub struct Unanswered {
+    taken: oneshot::Receiver<()>,
+    shared: Arc<Shared>,
+    api: ApiKey,
+}
+
+impl Unanswered {
+    /// Whether the transport has it already.
+    pub fn is_taken(&mut self) -> bool {
+        self.taken.try_recv().is_ok()
+    }
+
+    /// Waits until the transport has taken the request, which is all that can be known of it.
+    ///
+    /// # Errors
+    /// Where the connection is closed before; nothing was sent then.
+    pub async fn taken(self) -> Result<(), RequestError> {
+        self.taken.await.map_err(|_| {
+            let reason = self.shared.lock().closed.clone();
+            let reason = reason.as_deref().unwrap_or("the connection ended");
+            self.shared.disconnected(self.api, false, reason)
+        })
+    }
 }
 
 /// Makes a request's frame from its correlation id and the client id.
@@ -250,11 +295,25 @@ impl Connection {
         &self,
         api_version: i16,
         request: &R,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Unanswered, RequestError> {
         let encode = |correlation_id, client_id: &str| {
             encode_request(api_version, correlation_id, Some(client_id), request)
         };
-        self.shared.put(R::API, Box::new(encode), None, Turn::Own)
+        let (sender, taken) = oneshot::channel();
+        let fate = Fate::Taken(sender);
+        self.shared.put(R::API, Box::new(encode), fate, Turn::Own)?;
+        Ok(Unanswered {
+            taken,
+            shared: Arc::clone(&self.shared),
+            api: R::API,
+        })
+    }
+
+    /// Waits until the transport has written everything that it has taken, or is closed.
+    pub(super) async fn drained(&self) {
+        let outgoing = &self.shared.outgoing;
+        // Every place is free once the other end has emptied the queue.
+        drop(outgoing.reserve_many(outgoing.max_capacity()).await);
     }
 
     /// Closes the connection; everything that waits fails.
@@ -315,6 +374,13 @@ impl PendingResponse {
     }
 }
 
+/// What a request waits for.
+enum Fate {
+    Answered(Asker),
+    /// That the transport takes it.
+    Taken(oneshot::Sender<()>),
+}
+
 /// When a frame leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
@@ -345,7 +411,7 @@ impl Shared {
         turn: Turn,
     ) -> Result<PendingResponse, RequestError> {
         let (sender, receiver) = oneshot::channel();
-        self.put(api, encode, Some(sender), turn)?;
+        self.put(api, encode, Fate::Answered(sender), turn)?;
         Ok(PendingResponse {
             receiver,
             shared: Arc::clone(self),
@@ -358,7 +424,7 @@ impl Shared {
         &self,
         api: ApiKey,
         encode: Encode<'_>,
-        answer: Option<Asker>,
+        fate: Fate,
         turn: Turn,
     ) -> Result<(), RequestError> {
         let mut state = self.lock();
@@ -372,21 +438,26 @@ impl Shared {
                 reason: error.to_string().into(),
             })?;
         state.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
+        let (answer, taken) = match fate {
+            Fate::Answered(answer) => (Some(answer), None),
+            Fate::Taken(taken) => (None, Some(taken)),
+        };
+        let queued = Queued { frame, taken };
         if let Some(held) = state.held.as_mut().filter(|_| turn == Turn::Own) {
-            held.push_back((correlation_id, frame));
+            held.push_back((correlation_id, queued));
         } else if state.overflow.is_empty() {
-            match self.outgoing.try_send(frame) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(frame)) => {
-                    state.overflow.push_back(frame);
+            match self.outgoing.try_reserve() {
+                Ok(permit) => queued.leave(permit),
+                Err(mpsc::error::TrySendError::Full(())) => {
+                    state.overflow.push_back(queued);
                     self.wake.notify_one();
                 }
-                Err(mpsc::error::TrySendError::Closed(_)) => {
+                Err(mpsc::error::TrySendError::Closed(())) => {
                     return Err(self.disconnected(api, false, "the transport has closed"));
                 }
             }
         } else {
-            state.overflow.push_back(frame);
+            state.overflow.push_back(queued);
         }
         if let Some(answer) = answer {
             state.waiting.insert(correlation_id, answer);
@@ -405,7 +476,7 @@ impl Shared {
         if let Some(held) = state.held.take() {
             state
                 .overflow
-                .extend(held.into_iter().map(|(_, frame)| frame));
+                .extend(held.into_iter().map(|(_, queued)| queued));
         }
         self.wake.notify_one();
     }
@@ -529,8 +600,8 @@ async fn run(shared: Arc<Shared>, mut incoming: mpsc::Receiver<Frame>) {
                     return;
                 };
                 let mut state = shared.lock();
-                if let Some(frame) = state.overflow.pop_front() {
-                    permit.send(frame);
+                if let Some(queued) = state.overflow.pop_front() {
+                    queued.leave(permit);
                 }
                 more_to_send = !state.overflow.is_empty();
             }

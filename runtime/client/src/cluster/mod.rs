@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use connection::Answer;
-pub use connection::{Connection, PendingResponse};
+pub use connection::{Connection, PendingResponse, Unanswered};
 pub use coordinator::CoordinatorKind;
 pub(crate) use coordinator::millis;
 use establish::{Establish, Refusal};
@@ -108,6 +108,10 @@ struct State {
     rotation: usize,
     /// Why the last attempt to connect failed, where trying again does not help.
     refusal: Option<RequestError>,
+    /// Client and some broker have trusted each other once.
+    trusted: bool,
+    /// Attempts to connect that were refused for good before that.
+    refusals: usize,
 }
 
 /// The place of one connection, open or not.
@@ -144,6 +148,8 @@ impl Cluster {
             random: fastrand::Rng::with_seed(config.seed),
             rotation: 0,
             refusal: None,
+            trusted: false,
+            refusals: 0,
         };
         let bootstrap = transport.bootstrap();
         let security = if config.security.is_unset() {
@@ -162,6 +168,13 @@ impl Cluster {
                 runtime: Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from),
             }),
         }
+    }
+
+    /// Beside another cluster of the same brokers, by which they have been trusted.
+    #[must_use]
+    pub(crate) fn trusting(self) -> Self {
+        self.lock().trusted = true;
+        self
     }
 
     fn runtime(&self) -> &Handle {
@@ -326,7 +339,10 @@ impl Cluster {
         let refused = match established {
             Ok(Ok(connection)) => {
                 *failures = Failures::default();
-                self.lock().refusal = None;
+                {
+                    let mut state = self.lock();
+                    (state.refusal, state.trusted) = (None, true);
+                }
                 let connection = Arc::new(connection);
                 *slot.open.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Arc::clone(&connection));
@@ -354,6 +370,18 @@ impl Cluster {
             Refusal::Lasting(error) => {
                 if failures == 1 {
                     tracing::error!(%error, "client and broker do not trust each other");
+                }
+                state.refusals = state.refusals.saturating_add(1);
+                // What may be wrong with one broker alone is tried on: others have been trusted,
+                // or have not been asked yet.
+                let untried = state.refusals < self.inner.bootstrap.len();
+                if (state.trusted || untried) && error.is_of_one_broker() {
+                    return RequestError::Disconnected {
+                        node,
+                        api,
+                        sent: false,
+                        reason: error.to_string().into(),
+                    };
                 }
                 let refusal = RequestError::Security { node, api, error };
                 state.refusal = Some(refusal.clone());
@@ -476,6 +504,19 @@ impl Cluster {
             let connection = self.connection(node, ApiKey::ApiVersions, timeout).await?;
             Ok(connection.versions().feature(name))
         })
+    }
+
+    /// Waits until the transport has taken over what was sent on the connections for `api`.
+    pub(crate) async fn drained(&self, api: ApiKey) {
+        let slots: Vec<Arc<Slot>> = {
+            let state = self.lock();
+            let of_lane = state.connections.iter();
+            let of_lane = of_lane.filter(|((_, lane), _)| *lane == Lane::of(api));
+            of_lane.map(|(_, slot)| Arc::clone(slot)).collect()
+        };
+        for connection in slots.iter().filter_map(|slot| slot.current()) {
+            connection.drained().await;
+        }
     }
 
     /// Closes every connection. Requests that wait fail.

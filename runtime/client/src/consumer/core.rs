@@ -52,7 +52,8 @@ impl Core {
         };
         Core {
             cluster: Cluster::new(Arc::clone(&transport), config.client.clone()),
-            hot: Cluster::new(transport, config.client.clone()),
+            // Used for leaders only that the other one has a connection to.
+            hot: Cluster::new(transport, config.client.clone()).trusting(),
             positions: Mutex::new(Positions::new(limits)),
             member_epoch: Mutex::new(None),
             sessions: Mutex::default(),

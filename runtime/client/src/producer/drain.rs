@@ -17,8 +17,8 @@ use super::delivery::Outcome;
 use super::idempotence::{Lane, Next, Outstanding, Stage};
 use super::sender::{Entry, Event, Sender};
 use super::shared::Ticket;
-use crate::cluster::{Connection, NodeId, millis};
-use crate::error::DeliveryError;
+use crate::cluster::{Connection, NodeId, Unanswered, millis};
+use crate::error::{DeliveryError, RequestError};
 
 /// What goes into one request.
 #[derive(Default)]
@@ -280,19 +280,14 @@ impl Sender {
         now_ms: i64,
     ) {
         let (request, topic_ids, cap) = self.request(topics, ticket);
-        let started = connection
-            .version(ApiKey::Produce, cap)
-            .and_then(|version| {
-                if self.config.acks == Acks::None {
-                    connection
-                        .start_unanswered(version, &request)
-                        .map(|()| None)
-                } else {
-                    connection.start_at(version, &request).map(Some)
-                }
-            });
-        match started {
-            Ok(Some(pending)) => {
+        let version = connection.version(ApiKey::Produce, cap);
+        if self.config.acks == Acks::None {
+            let started =
+                version.and_then(|version| connection.start_unanswered(version, &request));
+            return self.wait_until_taken(node, entries, started, now_ms);
+        }
+        match version.and_then(|version| connection.start_at(version, &request)) {
+            Ok(pending) => {
                 self.nodes.entry(node).or_default().in_flight += 1;
                 let timeout = self.config.client.request_timeout;
                 self.events.push(Box::pin(async move {
@@ -305,16 +300,44 @@ impl Sender {
                     }
                 }));
             }
-            Ok(None) => {
-                for entry in entries {
-                    let outcome = Outcome::Acknowledged {
-                        base_offset: -1,
-                        log_append_time_ms: -1,
-                    };
-                    self.finish(entry.lane, entry.batch_id, outcome);
+            Err(error) => self.settle_lost(&entries, &error, now_ms),
+        }
+    }
+
+    /// With `acks=0` a batch is done, and its memory free, when the transport takes its request.
+    fn wait_until_taken(
+        &mut self,
+        node: NodeId,
+        entries: Vec<Entry>,
+        started: Result<Unanswered, RequestError>,
+        now_ms: i64,
+    ) {
+        match started {
+            Ok(mut unanswered) => {
+                if unanswered.is_taken() {
+                    return self.settle_taken(entries);
                 }
+                self.nodes.entry(node).or_default().in_flight += 1;
+                self.events.push(Box::pin(async move {
+                    Event::Taken {
+                        node,
+                        entries,
+                        result: unanswered.taken().await,
+                    }
+                }));
             }
             Err(error) => self.settle_lost(&entries, &error, now_ms),
+        }
+    }
+
+    /// Nothing more will be known of these batches.
+    pub(super) fn settle_taken(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            let outcome = Outcome::Acknowledged {
+                base_offset: -1,
+                log_append_time_ms: -1,
+            };
+            self.finish(entry.lane, entry.batch_id, outcome);
         }
     }
 

@@ -24,6 +24,7 @@ use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream_protocol::ApiKey;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -468,6 +469,9 @@ impl Producer {
                     let left = self.flush().await;
                     if let Err(error) = left {
                         tracing::warn!(%error, "records were not delivered before the close");
+                    }
+                    if self.handle.config.acks == Acks::None {
+                        self.handle.cluster.drained(ApiKey::Produce).await;
                     }
                 };
                 if tokio::time::timeout(timeout, ending).await.is_err() {

@@ -48,6 +48,12 @@ pub(super) enum Event {
         topic_ids: BTreeMap<Uuid, Arc<str>>,
         result: Result<ProduceResponse, RequestError>,
     },
+    /// Of a request that the broker does not answer (`acks=0`).
+    Taken {
+        node: NodeId,
+        entries: Vec<Entry>,
+        result: Result<(), RequestError>,
+    },
     Connected {
         node: NodeId,
         result: Result<(), RequestError>,
@@ -245,6 +251,18 @@ impl Sender {
                 state.in_flight = state.in_flight.saturating_sub(1);
                 match result {
                     Ok(response) => self.settle(&entries, &topic_ids, &response, now_ms),
+                    Err(error) => self.settle_lost(&entries, &error, now_ms),
+                }
+            }
+            Event::Taken {
+                node,
+                entries,
+                result,
+            } => {
+                let state = self.nodes.entry(node).or_default();
+                state.in_flight = state.in_flight.saturating_sub(1);
+                match result {
+                    Ok(()) => self.settle_taken(entries),
                     Err(error) => self.settle_lost(&entries, &error, now_ms),
                 }
             }

@@ -584,6 +584,24 @@ async fn close_aborts_the_open_transaction_and_stays_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_commit_that_was_carried_out_is_told_whatever_ends_the_producer_meanwhile() {
+    let broker = ScriptedBroker::new(&[("out", 1)]);
+    let producer = ready(&broker).await;
+    producer.begin().unwrap();
+    drop(producer.send(record("a")).await.unwrap());
+    producer.flush().await.unwrap();
+    broker.script(ApiKey::EndTxn, &[Step::Delay(Duration::from_secs(2))]);
+    let ending = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let reason = "the credentials are refused";
+        producer.handle.shared.fail_producer(&reason.into());
+    };
+    let (committed, ()) = tokio::join!(producer.commit(), ending);
+    committed.unwrap();
+    assert_eq!(ends(&broker), [(true, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_transaction_that_used_up_its_buffer_time_cannot_commit() {
     let broker = ScriptedBroker::new(&[("out", 1)]);
     let builder = Producer::transactional(ID).max_block_ms(1_000);

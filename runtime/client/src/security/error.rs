@@ -1,7 +1,7 @@
 //! Why client and broker do not trust each other.
 //!
 //! Invariants: a text names the broker, who was refused and the next step; asking again does not
-//! help, so nothing does.
+//! help, so nothing does, except where one broker of several may be alone to blame.
 //! Never: has a password in it.
 
 use std::sync::Arc;
@@ -94,6 +94,23 @@ pub enum SecurityError {
     /// The settings are wrong, which clients find when they are made.
     #[error(transparent)]
     Settings(#[from] ConfigError),
+}
+
+impl SecurityError {
+    /// Whether the cause may lie with this broker alone (its certificate, its listener): then
+    /// another one, or this one after a repair, may still be trusted. Credentials and settings are
+    /// the same everywhere.
+    pub(crate) fn is_of_one_broker(&self) -> bool {
+        match self {
+            Self::Tls { .. }
+            | Self::TlsListener { .. }
+            | Self::NoSasl { .. }
+            | Self::BrokerNotProven { .. } => true,
+            Self::AuthenticationFailed { .. }
+            | Self::MechanismNotOffered { .. }
+            | Self::Settings(_) => false,
+        }
+    }
 }
 
 fn words(message: &str) -> String {

@@ -21,6 +21,25 @@ async fn with_acks_0_retries_have_no_effect_and_a_loss_is_not_seen() {
     assert_eq!(broker.values("orders", 0), ["1"], "the first one is lost");
 }
 
+// Row 62: what the connection has not taken is neither acknowledged nor forgotten.
+#[tokio::test(start_paused = true)]
+async fn with_acks_0_what_a_slow_broker_has_not_taken_is_waited_for() {
+    use futures::FutureExt;
+
+    let broker = ScriptedBroker::new(&[("orders", 1)]).with_capacity(1);
+    broker.always(ApiKey::Produce, Step::Delay(Duration::from_secs(1)));
+    let producer = producer(&broker, small().acks(Acks::None)).await;
+    let mut deliveries = send_each(&producer, 20).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let done = deliveries
+        .iter_mut()
+        .filter_map(|delivery| delivery.now_or_never());
+    assert!(done.count() <= 2, "one is being served, one is queued");
+    producer.close(Duration::from_secs(100)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(broker.values("orders", 0), numbers(20));
+}
+
 // Row 63: the leader's word is enough; when the leader is lost before anybody copied the record,
 // so is the record, and the producer, which has its acknowledgement, does not send it again.
 #[tokio::test(start_paused = true)]
