@@ -119,7 +119,7 @@ impl Fetcher {
         let now_ms = self.core.now_ms();
         self.start_initial(now_ms);
         self.start_resets(now_ms);
-        self.learn();
+        self.learn(now_ms);
         self.start_validations(now_ms);
         self.start_fetches(now_ms);
         self.start_metadata(now_ms);
@@ -178,7 +178,7 @@ impl Fetcher {
     }
 
     /// Tells the positions of new leaders.
-    fn learn(&mut self) {
+    fn learn(&mut self, now_ms: i64) {
         let cluster = &self.core.cluster;
         let changes = cluster.metadata_changes();
         let mut positions = self.core.positions();
@@ -194,7 +194,7 @@ impl Fetcher {
                 topic_id: cluster.topic_id(&partition.topic),
             })
         };
-        positions.learn(look_up, &mut self.stale);
+        positions.learn(now_ms, look_up, &mut self.stale);
     }
 
     fn start_validations(&mut self, now_ms: i64) {

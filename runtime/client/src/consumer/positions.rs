@@ -38,8 +38,11 @@ use crate::cluster::NodeId;
 pub(crate) enum Landmark {
     Earliest,
     Latest,
-    /// The first record that is not older than this, else the end.
+    /// The first record that is not older than this, else the end, which is asked for first: what
+    /// is written between both questions is young.
     Ago(Duration),
+    /// The same, with the end that was answered.
+    AgoElse(Duration, i64),
 }
 
 /// An offset, and the epoch of the leader that wrote the record before it.
@@ -113,6 +116,7 @@ struct PartitionState {
     leader: Option<Leader>,
     /// Of the topic that the position is about; zero while it is not known.
     topic_id: Uuid,
+    behind: leaders::Behind,
 }
 
 impl PartitionState {
@@ -127,6 +131,7 @@ impl PartitionState {
             offsets: None,
             leader: None,
             topic_id: Uuid::ZERO,
+            behind: leaders::Behind::default(),
         }
     }
 

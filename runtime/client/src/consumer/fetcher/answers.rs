@@ -98,13 +98,14 @@ impl Fetcher {
             let partition = &target.topic_partition;
             match answers.get(partition) {
                 Some(Answer::Found(Some(found))) => {
-                    tracing::debug!(%partition, offset = found.offset, "position reset");
-                    // Without the epoch: the leader itself has just said it.
-                    positions.found(target, Position::At(found.offset.into()));
-                }
-                // Nothing is that young: what comes later is.
-                Some(Answer::Found(None)) if matches!(to, Landmark::Ago(_)) => {
-                    positions.found(target, Position::Resetting(Landmark::Latest));
+                    let offset = found.offset;
+                    tracing::debug!(%partition, offset, ?to, "position reset");
+                    let position = match to {
+                        Landmark::Ago(age) => Position::Resetting(Landmark::AgoElse(*age, offset)),
+                        // Without the epoch: the leader itself has just said it.
+                        _ => Position::At(offset.into()),
+                    };
+                    positions.found(target, position);
                 }
                 Some(Answer::Refused(code)) => {
                     let error = ConsumerError::Refused {
@@ -118,7 +119,14 @@ impl Fetcher {
                     tracing::debug!(%partition, %reason, "position not reset yet");
                     positions.release(target, again_ms);
                 }
-                Some(Answer::Found(None)) | None => positions.release(target, again_ms),
+                Some(Answer::Found(None)) => match to {
+                    // Nothing is that young: what came after the end was asked for is.
+                    Landmark::AgoElse(_, end) => {
+                        positions.found(target, Position::At((*end).into()));
+                    }
+                    _ => positions.release(target, again_ms),
+                },
+                None => positions.release(target, again_ms),
             }
         }
     }

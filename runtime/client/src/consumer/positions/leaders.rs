@@ -29,6 +29,30 @@ impl Leader {
     }
 }
 
+/// Since when the metadata has been behind the position.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Behind {
+    since_ms: Option<i64>,
+    told: bool,
+}
+
+impl Behind {
+    /// Longer than metadata takes to spread.
+    const PATIENCE_MS: i64 = 30_000;
+
+    /// Whether it is time to tell, once as long as it lasts.
+    fn note(&mut self, behind: bool, now_ms: i64) -> bool {
+        if !behind {
+            *self = Self::default();
+            return false;
+        }
+        let since_ms = *self.since_ms.get_or_insert(now_ms);
+        let late = !self.told && now_ms.saturating_sub(since_ms) >= Self::PATIENCE_MS;
+        self.told |= late;
+        late
+    }
+}
+
 /// A position to validate, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
@@ -80,6 +104,7 @@ impl Positions {
     /// `stale`.
     pub(crate) fn learn(
         &mut self,
+        now_ms: i64,
         look_up: impl Fn(&TopicPartition) -> Option<Leader>,
         stale: &mut BTreeSet<Arc<str>>,
     ) {
@@ -91,7 +116,19 @@ impl Positions {
                 self.unsettled |= state.adopt_topic(leader.topic_id, &mut self.next_version);
             }
             let at = state.position.at();
-            let known = known.filter(|leader| !at.is_some_and(|at| leader.is_behind(at)));
+            let behind = |leader: &Leader| at.is_some_and(|at| leader.is_behind(at));
+            let late = state
+                .behind
+                .note(known.as_ref().is_some_and(behind), now_ms);
+            if let (true, Some(at), Some(leader)) = (late, at, known) {
+                tracing::warn!(
+                    %partition, offset = at.offset, epoch = at.epoch, leader_epoch = leader.epoch,
+                    "the position's leader epoch is above what brokers know of the partition, so \
+                     nothing is fetched; if the topic was deleted and made again, seek or reset \
+                     the group's offsets"
+                );
+            }
+            let known = known.filter(|leader| !behind(leader));
             if let Some(leader) = known {
                 if !self.nodes.contains(&leader.node) {
                     self.nodes.push(leader.node);
@@ -135,5 +172,22 @@ impl Positions {
             state.asking = super::Asking::Nothing;
             state.not_before_ms = i64::MIN;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_that_stays_behind_is_told_once_after_a_while() {
+        let mut behind = Behind::default();
+        assert!(!behind.note(true, 1_000));
+        assert!(!behind.note(true, 30_999));
+        assert!(behind.note(true, 31_000));
+        assert!(!behind.note(true, 99_000), "once");
+        assert!(!behind.note(false, 100_000));
+        assert!(!behind.note(true, 200_000), "anew");
+        assert!(behind.note(true, 230_000));
     }
 }

@@ -40,7 +40,7 @@ fn positions(partitions: i32, paused_bytes: usize) -> Positions {
         epoch: 0,
         topic_id: Uuid([1; 16]),
     };
-    positions.learn(|_| Some(leader), &mut BTreeSet::new());
+    positions.learn(0, |_| Some(leader), &mut BTreeSet::new());
     positions
 }
 
@@ -143,7 +143,7 @@ fn an_answer_that_was_asked_for_before_a_leader_change_counts_no_more() {
         epoch: 1,
         topic_id: Uuid([1; 16]),
     };
-    positions.learn(|_| Some(second), &mut BTreeSet::new());
+    positions.learn(0, |_| Some(second), &mut BTreeSet::new());
     assert_eq!(positions.nodes(), [NodeId(2)]);
     answer(&mut positions, &tp(0), 2, 2, 1);
     assert_eq!(held(&positions), 0);
@@ -155,7 +155,7 @@ fn an_answer_that_was_asked_for_before_a_leader_change_counts_no_more() {
     positions.validated(&doubts[0].0, doubts[0].1.at);
     assert!(positions.wants(0, NodeId(2)));
     // The same leader again casts no doubt.
-    positions.learn(|_| Some(second), &mut BTreeSet::new());
+    positions.learn(0, |_| Some(second), &mut BTreeSet::new());
     assert!(positions.wants(0, NodeId(2)));
 }
 
@@ -167,7 +167,7 @@ fn a_topic_that_was_made_again_has_epochs_of_its_own() {
         epoch,
         topic_id: Uuid([id; 16]),
     };
-    positions.learn(|_| Some(led(5, 1)), &mut BTreeSet::new());
+    positions.learn(0, |_| Some(led(5, 1)), &mut BTreeSet::new());
     let five = At {
         offset: 3,
         epoch: Some(5),
@@ -177,9 +177,9 @@ fn a_topic_that_was_made_again_has_epochs_of_its_own() {
     positions.validated(&doubts[0].0, five);
     // Metadata that is behind is not believed, a new topic is.
     let mut stale = BTreeSet::new();
-    positions.learn(|_| Some(led(4, 1)), &mut stale);
+    positions.learn(0, |_| Some(led(4, 1)), &mut stale);
     assert_eq!((stale.len(), positions.wants(0, NODE)), (1, false));
-    positions.learn(|_| Some(led(0, 2)), &mut BTreeSet::new());
+    positions.learn(0, |_| Some(led(0, 2)), &mut BTreeSet::new());
     assert!(positions.wants(0, NODE));
     assert_eq!(positions.position(&tp(0)), Some(3));
 }

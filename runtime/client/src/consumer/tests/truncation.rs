@@ -234,3 +234,16 @@ async fn a_reset_by_duration_begins_at_what_is_young_enough_else_at_the_end() {
     let consumer = reader(&broker, policy(ages)).await;
     assert_eq!(all(&consumer, 6).await.len(), 6);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_by_duration_skips_nothing_that_is_written_between_its_questions() {
+    let broker = five();
+    for _ in 0..2 {
+        broker.fault(ApiKey::ListOffsets, Fault::Delay(SECOND));
+    }
+    let hour = Duration::from_secs(3_600);
+    let consumer = reader(&broker, policy(AutoOffsetReset::ByDuration(hour))).await;
+    assert!(consumer.poll(SECOND * 3 / 2).await.unwrap().is_empty());
+    broker.with("a", 0, |log| log.write(&["between"]));
+    assert_eq!(all(&consumer, 1).await, ["between"]);
+}
