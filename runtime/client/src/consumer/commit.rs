@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::consumer::{Consumer, Mode};
 use super::error::ConsumerError;
 use super::lookup::{OffsetAndTimestamp, as_timestamp, list_offsets};
-use super::membership::{Ask, Group};
+use super::membership::{Ask, Group, Tenure};
 use super::offsets::{self, CommitFailure};
 use super::positions::Landmark;
 use crate::group::{GroupMetadata, OffsetAndMetadata};
@@ -65,41 +65,61 @@ impl Consumer {
         &'a self,
         offsets: &'a [(TopicPartition, OffsetAndMetadata)],
     ) -> BoxFuture<'a, Result<(), ConsumerError>> {
-        Box::pin(async move {
-            let group = self.group("commit()")?;
-            if offsets.is_empty() {
-                return Ok(());
+        Box::pin(async move { self.commit_within(offsets, None).await })
+    }
+
+    /// As [`Consumer::commit_offsets`], as long as the tenure of the partitions lasts, where one is
+    /// given: that at the time at which the offsets were read.
+    pub(super) async fn commit_within(
+        &self,
+        offsets: &[(TopicPartition, OffsetAndMetadata)],
+        tenure: Option<Tenure>,
+    ) -> Result<(), ConsumerError> {
+        let group = self.group("commit()")?;
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
+        let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
+            offsets.iter().cloned().collect();
+        match subscribed {
+            true => self.commit_as_member(group, &offsets, tenure).await,
+            false => {
+                let nobody = GroupMetadata::without_membership(group.group_id.clone());
+                let core = &self.inner.core;
+                let patience = core.config.default_api_timeout;
+                let done = offsets::commit(&core.cluster, &nobody, &offsets, patience).await;
+                done.map_err(|failure| refused(&nobody, failure))
             }
-            let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
-            let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
-                offsets.iter().cloned().collect();
-            match subscribed {
-                true => self.commit_as_member(group, &offsets).await,
-                false => {
-                    let nobody = GroupMetadata::without_membership(group.group_id.clone());
-                    let core = &self.inner.core;
-                    let patience = core.config.default_api_timeout;
-                    let done = offsets::commit(&core.cluster, &nobody, &offsets, patience).await;
-                    done.map_err(|failure| refused(&nobody, failure))
-                }
-            }
-        })
+        }
     }
 
     /// Commits under the membership. A member epoch that has passed meanwhile (consumer protocol)
-    /// is no reason to refuse: as long as all partitions are still ours and the membership was not
-    /// lost in between, the commit is repeated under the epoch that there is now.
+    /// is no reason to refuse: as long as all partitions have been ours without a break, the commit
+    /// is repeated under the epoch that there is now.
     async fn commit_as_member(
         &self,
         group: &Group,
         offsets: &BTreeMap<TopicPartition, OffsetAndMetadata>,
+        tenure: Option<Tenure>,
     ) -> Result<(), ConsumerError> {
         let (core, started) = (&self.inner.core, Instant::now());
         let patience = core.config.default_api_timeout;
-        let lost = group.lock().lost;
+        let tenure = tenure.unwrap_or_else(|| group.lock().tenure(offsets.keys()));
         let mut attempt = 0;
         loop {
-            let member = group.metadata();
+            let (member, lasts) = {
+                let state = group.lock();
+                (
+                    state.metadata.clone(),
+                    state.tenure(offsets.keys()) == tenure,
+                )
+            };
+            if !lasts {
+                // Under the newest epoch it would be taken, over what another member has done.
+                let stale = CommitFailure::Membership(ErrorCode::STALE_MEMBER_EPOCH);
+                return Err(refused(&member, stale));
+            }
             if let Some(failed) = group.lock().failed.clone() {
                 return Err(failed);
             }
@@ -121,10 +141,7 @@ impl Consumer {
                 generation_id: member.generation_id,
                 member_id: member.member_id.clone(),
             });
-            let ours = {
-                let state = group.lock();
-                state.lost == lost && offsets.keys().all(|p| state.owned.contains(p))
-            };
+            let ours = offsets.keys().all(|p| group.lock().owned.contains(p));
             let pause = core.cluster.retry_pause(attempt);
             let late = started.elapsed() + pause >= patience;
             let now = group.metadata();

@@ -325,7 +325,7 @@ impl Consumer {
                 } else {
                     listener.on_revoked(&self.without_tasks(), &owned).await;
                 }
-                group.lock().owned.clear();
+                group.lock().own(BTreeSet::new());
             }
             let (done, left) = oneshot::channel();
             group.ask(Ask::Unsubscribe { leave_static, done });

@@ -187,8 +187,10 @@ impl Consumer {
             *due = Instant::now() + self.inner.core.config.auto_commit_interval;
         }
         let (consumer, offsets) = (self.without_tasks(), self.offsets_to_commit());
+        let group = self.inner.group.as_ref();
+        let tenure = group.map(|group| group.lock().tenure(offsets.iter().map(|(p, _)| p)));
         tokio::spawn(async move {
-            if let Err(error) = consumer.commit_offsets(&offsets).await {
+            if let Err(error) = consumer.commit_within(&offsets, tenure).await {
                 tracing::warn!(%error, "automatic commit failed");
             }
         });
@@ -280,7 +282,7 @@ impl Task {
     fn own(&self, partitions: BTreeSet<TopicPartition>) {
         let core = &self.consumer.inner.core;
         core.positions().assign(&partitions);
-        self.group.lock().owned = partitions;
+        self.group.lock().own(partitions);
         core.for_fetcher.notify_one();
     }
 

@@ -17,7 +17,7 @@ mod heartbeats;
 mod machine;
 mod requests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -107,10 +107,41 @@ pub(crate) struct GroupState {
     pub(crate) at_work: bool,
     /// Partitions that the group has given us and the listener knows of.
     pub(crate) owned: BTreeSet<TopicPartition>,
+    /// How often each partition was given up, or lost.
+    given_up: BTreeMap<TopicPartition, u64>,
     pub(crate) last_poll: Instant,
     pub(crate) polls_running: usize,
     /// Reported by every poll from now on.
     pub(crate) failed: Option<ConsumerError>,
+}
+
+/// How long partitions have been ours without a break: it is another one after each break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tenure {
+    lost: u64,
+    given_up: u64,
+}
+
+impl GroupState {
+    pub(crate) fn tenure<'a>(
+        &self,
+        partitions: impl Iterator<Item = &'a TopicPartition>,
+    ) -> Tenure {
+        // Counters only grow, so the sum is the same only where each one is.
+        let given_up = partitions.filter_map(|partition| self.given_up.get(partition));
+        Tenure {
+            lost: self.lost,
+            given_up: given_up.sum(),
+        }
+    }
+
+    /// Makes `partitions` what the group has given us.
+    pub(crate) fn own(&mut self, partitions: BTreeSet<TopicPartition>) {
+        for gone in self.owned.difference(&partitions) {
+            *self.given_up.entry(gone.clone()).or_default() += 1;
+        }
+        self.owned = partitions;
+    }
 }
 
 impl Group {
@@ -137,6 +168,7 @@ impl Group {
                 duties: VecDeque::new(),
                 at_work: false,
                 owned: BTreeSet::new(),
+                given_up: BTreeMap::new(),
                 last_poll: Instant::now(),
                 polls_running: 0,
                 failed: None,

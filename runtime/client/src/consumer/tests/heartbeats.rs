@@ -474,3 +474,20 @@ async fn a_consumer_that_unsubscribes_leaves_and_may_join_again() {
         assert_eq!(diary.read(), ["assigned a-0", "revoked a-0"]);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_unsubscribe_that_is_dropped_while_it_waits_for_its_turn_changes_nothing() {
+    let broker = FakeBroker::new(&[("a", 2)]);
+    broker.consumers().give(&[("a", 0), ("a", 1)]);
+    let mut diary = Diary::new(&broker);
+    diary.pause = 5 * SECOND;
+    let member = start(&broker, group(), diary).await;
+    wait(SECOND).await;
+    broker.consumers().give(&[("a", 1)]);
+    wait(2 * SECOND).await;
+    let unsubscribe = tokio::time::timeout(SECOND, member.consumer.unsubscribe());
+    unsubscribe.await.unwrap_err();
+    broker.with("a", 1, |log| log.write(&["y"]));
+    wait(10 * SECOND).await;
+    assert_eq!(*member.seen.lock().unwrap(), ["y"]);
+}

@@ -10,6 +10,7 @@ mod groups;
 mod heartbeats;
 mod leaders;
 mod sessions;
+mod tenure;
 mod truncation;
 
 use std::time::Duration;

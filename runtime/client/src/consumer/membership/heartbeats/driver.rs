@@ -37,6 +37,9 @@ const FIRST_INTERVAL: Duration = Duration::from_secs(3);
 /// A heartbeat is given up after this many intervals, or after the least patience.
 const PATIENCE_INTERVALS: u32 = 3;
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// Whoever holds our instance id for longer than this is not ourselves: our own session, opened by
+/// a join whose answer was lost, has ended by then or has let us in.
+const UNRELEASED_PATIENCE: Duration = Duration::from_secs(60);
 
 type Beaten = Result<ConsumerGroupHeartbeatResponse, ClusterError>;
 
@@ -64,6 +67,8 @@ struct Driver {
     /// Those who wait until we have left.
     leaving: Vec<oneshot::Sender<()>>,
     failure: Option<ConsumerError>,
+    /// Since when our instance id is said to be somebody's.
+    unreleased_since: Option<Instant>,
 }
 
 /// Runs until the consumer is gone.
@@ -92,6 +97,7 @@ pub(in super::super) async fn run(
         subscribe_again: false,
         leaving: Vec::new(),
         failure: None,
+        unreleased_since: None,
     };
     loop {
         let (beats, poll_at) = (driver.beats(), driver.group.poll_deadline(&driver.core));
@@ -149,7 +155,8 @@ impl Driver {
                     state.duties.clear();
                     state.failed = None;
                 }
-                self.on(Event::Unsubscribed);
+                let for_good = leave_static && self.core.config.group_instance_id.is_some();
+                self.on(Event::Unsubscribed { for_good });
             }
             Ask::Prepared { round } => self.on(Event::Released { round }),
             Ask::Reconciled { round, target } => self.reconciled(round, target),
@@ -179,6 +186,7 @@ impl Driver {
 
     fn accepted(&mut self, answer: ConsumerGroupHeartbeatResponse) {
         self.attempts = 0;
+        self.unreleased_since = None;
         if let Ok(interval_ms @ 1..) = u64::try_from(answer.heartbeat_interval_ms) {
             self.interval = Duration::from_millis(interval_ms);
         }
@@ -227,6 +235,17 @@ impl Driver {
                 state.duties.extend(self.failure.clone().map(Duty::Report));
             }
         }
+        if code != ErrorCode::UNRELEASED_INSTANCE_ID {
+            self.unreleased_since = None;
+        } else if self
+            .unreleased_since
+            .get_or_insert_with(Instant::now)
+            .elapsed()
+            >= UNRELEASED_PATIENCE
+        {
+            self.unreleased_since = None;
+            return self.on(Event::Broken);
+        }
         self.on(Event::Refused { code });
     }
 
@@ -260,7 +279,11 @@ impl Driver {
             _ => true,
         };
         if !lasting {
-            self.on(Event::Unanswered);
+            let sent = match &error {
+                ClusterError::Request(request) => request.may_have_been_sent(),
+                _ => false,
+            };
+            self.on(Event::Unanswered { sent });
             return;
         }
         self.failure = Some(match error {

@@ -9,6 +9,8 @@
 //!      |                   |  |  +-------- unknown to the coordinator, from any of these: Fenced
 //!      |                   +--|----- Fenced (poll gives everything up)
 //!      +--- left --- Leaving  +----- Expired (poll was late; the next one resumes)
+//!                       ^              | a static member gives its place up
+//!                       +--------------+
 //!                 refused for good -> Failed
 //! ```
 //!
@@ -60,6 +62,8 @@ pub(super) enum Stimulus {
     Subscribed,
     /// The subscription is gone.
     Unsubscribed,
+    /// So it is, and the place of a static member that has only paused is to be given up.
+    Discharged,
     /// A heartbeat was answered well.
     Accepted,
     /// The coordinator wants us to have other partitions than we have, or has told us for the first
@@ -149,6 +153,7 @@ pub(super) fn cell(state: State, stimulus: Stimulus) -> (State, &'static [Comman
         (S::Fenced, E::Released) => (S::Joining, &[C::Beat]),
         (S::Fenced, E::PollLate) => (S::Expired, &[C::ReportLatePoll]),
         (S::Expired, E::PollResumed) => (S::Joining, &[C::Beat]),
+        (S::Expired, E::Discharged) => (S::Leaving, &[C::Leave]),
         (S::Leaving, E::Left) => (S::Unsubscribed, &[]),
         (S::Fenced | S::Expired | S::Failed, E::Unsubscribed) => (S::Unsubscribed, &[]),
 
@@ -160,7 +165,10 @@ pub(super) fn cell(state: State, stimulus: Stimulus) -> (State, &'static [Comman
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Subscribed,
-    Unsubscribed,
+    /// `for_good` where a static member gives its place up.
+    Unsubscribed {
+        for_good: bool,
+    },
     /// A heartbeat was answered well, with this epoch.
     Accepted {
         epoch: i32,
@@ -176,7 +184,10 @@ pub(super) enum Event {
         code: ErrorCode,
     },
     /// No answer: the connection is gone or time is over.
-    Unanswered,
+    Unanswered {
+        /// The coordinator may have heard it.
+        sent: bool,
+    },
     /// `poll` has given up what round `round` asked for.
     Released {
         round: u64,
@@ -253,7 +264,7 @@ impl Machine {
                 self.epoch = *epoch;
                 self.join_lost = false;
             }
-            Event::Unanswered if state == State::Joining => self.join_lost = true,
+            Event::Unanswered { sent: true } if state == State::Joining => self.join_lost = true,
             _ => {}
         }
         if state != before {
@@ -278,7 +289,10 @@ impl Machine {
     fn stimulus(&self, event: &Event) -> Option<Stimulus> {
         Some(match event {
             Event::Subscribed => Stimulus::Subscribed,
-            Event::Unsubscribed => Stimulus::Unsubscribed,
+            Event::Unsubscribed { for_good: true } if self.state == State::Expired => {
+                Stimulus::Discharged
+            }
+            Event::Unsubscribed { .. } => Stimulus::Unsubscribed,
             Event::Accepted { .. } => Stimulus::Accepted,
             Event::Targeted => Stimulus::Targeted,
             Event::Reconciled { round } if *round == self.round => Stimulus::Reconciled,
@@ -286,7 +300,7 @@ impl Machine {
             Event::Reconciled { .. } | Event::Released { .. } => return None,
             Event::Sent => Stimulus::Sent,
             Event::Refused { code } => self.refusal(*code),
-            Event::Unanswered => Stimulus::Elsewhere,
+            Event::Unanswered { .. } => Stimulus::Elsewhere,
             Event::CommitRefused => Stimulus::CommitRefused,
             Event::PollLate => Stimulus::PollLate,
             Event::PollResumed => Stimulus::PollResumed,

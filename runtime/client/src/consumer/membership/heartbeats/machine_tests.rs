@@ -73,6 +73,10 @@ fn every_cell_of_the_members_table_is_what_the_protocol_says() {
     ]
     .concat();
     check(Stimulus::Unsubscribed, &unsubscribed);
+    check(
+        Stimulus::Discharged,
+        &[(S::Expired, S::Leaving, &[C::Leave])],
+    );
     check(Stimulus::Accepted, &[(S::Joining, S::Stable, &[])]);
     let reconcile: &[Command] = &[C::Reconcile];
     check(
@@ -147,15 +151,33 @@ fn codes_of_the_coordinator_have_their_column() {
 #[test]
 fn a_static_member_whose_join_was_not_answered_waits_for_its_own_place() {
     let mut machine = at(State::Joining);
-    machine.on(&Event::Unanswered);
+    machine.on(&Event::Unanswered { sent: true });
     let code = ErrorCode::UNRELEASED_INSTANCE_ID;
     assert_eq!(machine.on(&Event::Refused { code }), [Command::BeatLater]);
     // Without that, somebody else has it.
     let mut machine = at(State::Joining);
+    machine.on(&Event::Unanswered { sent: false });
     assert_eq!(
         machine.on(&Event::Refused { code }),
         [Command::ReportFailure]
     );
+}
+
+#[test]
+fn a_static_member_that_has_paused_still_gives_its_place_up() {
+    let mut machine = at(State::Expired);
+    let for_good = Event::Unsubscribed { for_good: true };
+    assert_eq!(machine.on(&for_good), [Command::Leave]);
+    assert_eq!(machine.state(), State::Leaving);
+    let mut machine = at(State::Expired);
+    assert!(
+        machine
+            .on(&Event::Unsubscribed { for_good: false })
+            .is_empty()
+    );
+    assert_eq!(machine.state(), State::Unsubscribed);
+    let mut machine = at(State::Stable);
+    assert_eq!(machine.on(&for_good), [Command::Leave]);
 }
 
 #[test]
