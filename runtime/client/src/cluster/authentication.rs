@@ -65,7 +65,15 @@ impl Authentication {
                     };
                     let answer = ask(shared, version, &request, timeout).await?;
                     lifetime_ms = answer.session_lifetime_ms;
-                    step = exchange.hear(&self.believed(answer)?);
+                    let said = self.believed(answer)?;
+                    // A proof may take a second of computing, which others do not wait for.
+                    let heard = tokio::task::spawn_blocking(move || {
+                        let step = exchange.hear(&said);
+                        (exchange, step)
+                    });
+                    (exchange, step) = heard
+                        .await
+                        .map_err(|error| Refusal::Passing(error.to_string()))?;
                 }
                 Step::Done => {
                     let lifetime_ms = u64::try_from(lifetime_ms).unwrap_or(0);

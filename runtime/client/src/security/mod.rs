@@ -203,7 +203,7 @@ impl Security {
     /// whoever has a certificate of a trusted authority can pass for the broker.
     #[must_use]
     pub fn verify_host_names(self, verify: bool) -> Self {
-        self.change(|settings| settings.any_host = !verify)
+        self.change(|settings| settings.any_host = Some(!verify))
     }
 
     /// Sets one setting by Kafka's name (`security.protocol`, `sasl.…`, `ssl.…`); false where the

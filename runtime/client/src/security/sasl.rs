@@ -137,7 +137,7 @@ impl fmt::Debug for Sasl {
 }
 
 /// What the connection does next.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(crate) enum Step {
     /// Send this and hear what the broker says.
     Send(Vec<u8>),
@@ -147,6 +147,18 @@ pub(crate) enum Step {
     Refused(String),
     /// The broker is not who it should be.
     Distrust(&'static str),
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // With PLAIN it has the password.
+            Self::Send(_) => formatter.write_str("Send([hidden])"),
+            Self::Done => formatter.write_str("Done"),
+            Self::Refused(words) => write!(formatter, "Refused({words:?})"),
+            Self::Distrust(reason) => write!(formatter, "Distrust({reason:?})"),
+        }
+    }
 }
 
 /// One exchange of one mechanism.

@@ -36,7 +36,8 @@ pub(super) struct Settings {
     pub(super) keystore: Option<Pem>,
     pub(super) chain: Option<Pem>,
     pub(super) key: Option<Pem>,
-    pub(super) any_host: bool,
+    /// Whether the host's name is not checked.
+    pub(super) any_host: Option<bool>,
 }
 
 impl std::fmt::Debug for Settings {
@@ -57,7 +58,7 @@ impl std::fmt::Debug for Settings {
             .field("keystore", &pem(&self.keystore))
             .field("chain", &pem(&self.chain))
             .field("key", &pem(&self.key))
-            .field("any_host", &self.any_host)
+            .field("any_host", &self.any_host.unwrap_or_default())
             .finish()
     }
 }
@@ -127,8 +128,8 @@ impl Settings {
                 });
             }
             "ssl.endpoint.identification.algorithm" => match value {
-                "https" | "HTTPS" => self.any_host = false,
-                "" => self.any_host = true,
+                "https" | "HTTPS" => self.any_host = Some(false),
+                "" => self.any_host = Some(true),
                 _ => return refused("must be https, or empty to believe any host name"),
             },
             _ if ["security.", "sasl.", "ssl."]
@@ -246,6 +247,10 @@ impl Settings {
             (self.keystore.is_some(), "ssl.keystore.location"),
             (self.chain.is_some(), "ssl.keystore.certificate.chain"),
             (self.key.is_some(), "ssl.keystore.key"),
+            (
+                self.any_host.is_some(),
+                "ssl.endpoint.identification.algorithm",
+            ),
         ]
         .into_iter()
         .find_map(|(given, setting)| given.then_some(setting))

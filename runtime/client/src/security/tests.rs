@@ -243,3 +243,22 @@ fn the_brokers_words_are_clipped_and_cleaned() {
         "{words}"
     );
 }
+
+#[test]
+fn what_an_exchange_sends_is_not_printed() {
+    let mut exchange = Sasl::plain("orders", PASSWORD).exchange().unwrap();
+    let step = exchange.begin();
+    assert!(matches!(&step, Step::Send(message) if message.ends_with(PASSWORD.as_bytes())));
+    assert_eq!(format!("{step:?}"), "Send([hidden])");
+}
+
+#[test]
+fn a_switch_of_tls_without_tls_is_neither_lost_nor_ignored() {
+    const SETTING: &str = "ssl.endpoint.identification.algorithm";
+    let text = refused(&[(SETTING, "")]);
+    assert!(
+        text.contains("PLAINTEXT") && text.contains(SETTING),
+        "{text}"
+    );
+    assert!(!Security::default().verify_host_names(false).is_unset());
+}

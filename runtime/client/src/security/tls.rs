@@ -93,7 +93,7 @@ mod within {
             let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
                 .with_safe_default_protocol_versions()
                 .map_err(|error| unusable(format!("security.protocol={protocol}"), error))?;
-            let builder = if settings.any_host {
+            let builder = if settings.any_host.unwrap_or_default() {
                 let any_host = AnyHost {
                     roots,
                     provider,

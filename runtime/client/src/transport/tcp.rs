@@ -14,7 +14,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millstream_protocol::Frame;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::{BrokerAddress, Ending, FrameConnection, Link, Transport};
 use crate::error::ConfigError;
@@ -149,10 +149,15 @@ impl TcpTransport {
         let (arrived, incoming) = mpsc::channel(QUEUED_FRAMES);
         let limit = self.frame_bytes_max;
         let connection = FrameConnection::new(outgoing, incoming);
-        let peer = address.clone();
+        let (peer, link) = (address.clone(), Arc::clone(&connection.link));
+        // Halves of a TLS stream close nothing when they are dropped, so the reader is told.
+        let broken = Arc::new(Notify::new());
+        let noticed = Arc::clone(&broken);
         tokio::spawn(async move {
             if let Err(error) = write_frames(write_half, to_write, limit).await {
                 tracing::debug!(peer = %peer, %error, "writing to the broker failed");
+                link.end(Ending::Lost(error.to_string().into()));
+                broken.notify_one();
             }
         });
         let peer = address.clone();
@@ -162,6 +167,7 @@ impl TcpTransport {
             tokio::select! {
                 biased;
                 () = closed.closed() => {}
+                () = noticed.notified() => {}
                 result = read_frames(read_half, arrived, &link, limit) => {
                     if let Err(error) = result {
                         tracing::debug!(peer = %peer, %error, "reading from the broker failed");
@@ -344,6 +350,24 @@ mod tests {
             take_frame(&mut partial, 1024).unwrap().unwrap(),
             Bytes::from_static(&[1, 2, 3])
         );
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_cannot_write_any_more_does_not_wait_for_answers() {
+        let (ours, _theirs) = tokio::io::duplex(64);
+        let (read_half, write_half) = tokio::io::split(ours);
+        let transport = TcpTransport::new("broker:9092").with_frame_bytes_max(10);
+        let address = transport.bootstrap().remove(0);
+        let mut connection = transport.carry(&address, read_half, write_half, |_, _| None);
+        let too_large = Frame::from_bytes(Bytes::from(vec![0; 11]));
+        connection.outgoing.send(too_large).await.unwrap();
+        let end = connection.incoming.recv();
+        let end = tokio::time::timeout(std::time::Duration::from_secs(10), end).await;
+        assert!(end.unwrap().is_none());
+        let Some(Ending::Lost(reason)) = connection.link.ending() else {
+            panic!("{:?}", connection.link.ending())
+        };
+        assert!(reason.contains("exceeds the largest frame"), "{reason}");
     }
 
     #[tokio::test]
