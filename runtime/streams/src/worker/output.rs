@@ -27,7 +27,8 @@ pub(crate) struct SizeLimits {
     sinks: Vec<(Arc<str>, usize)>,
     dead_letter: Option<(Arc<str>, usize)>,
     request_max: usize,
-    asked_at: Instant,
+    /// Until then nobody is asked again.
+    fresh_until: Instant,
 }
 
 impl SizeLimits {
@@ -37,6 +38,8 @@ impl SizeLimits {
     const PATIENCE: Duration = Duration::from_secs(5);
     /// Before a record is given up the topics are asked again, but not more often than this.
     const FRESH: Duration = Duration::from_secs(1);
+    /// The same after a time in which not all have answered.
+    const FRESH_UNANSWERED: Duration = Duration::from_secs(10);
 
     /// Asks what the output topics take; no request may be larger than `request_max`.
     pub(crate) async fn ask(
@@ -54,12 +57,9 @@ impl SizeLimits {
                 PoisonPolicy::Fail | PoisonPolicy::Skip => None,
             },
             request_max,
-            asked_at: Instant::now(),
+            fresh_until: Instant::now(),
         };
-        if tokio::time::timeout(Self::PATIENCE, limits.refresh())
-            .await
-            .is_err()
-        {
+        if !limits.refresh(Self::PATIENCE).await {
             tracing::warn!(
                 request_max,
                 "the output topics did not say in time what they take (max.message.bytes); records \
@@ -69,28 +69,38 @@ impl SizeLimits {
         limits
     }
 
-    /// A limit may have been changed since. What is not answered stays as it was.
-    pub(super) async fn refresh(&mut self) {
-        self.asked_at = Instant::now();
-        for (topic, limit) in self.sinks.iter_mut().chain(&mut self.dead_letter) {
-            match said(&self.admin, topic).await {
-                Ok(said) => *limit = said.min(self.request_max),
+    /// A limit may have been changed since. What is not answered in time stays as it was; whether
+    /// everything was.
+    async fn refresh(&mut self, patience: Duration) -> bool {
+        let (admin, request_max) = (&self.admin, self.request_max);
+        let topics = self.sinks.iter_mut().chain(&mut self.dead_letter);
+        let asked = topics.map(|(topic, limit)| async move {
+            match said(admin, topic).await {
+                Ok(said) => *limit = said.min(request_max),
                 Err(error) => tracing::warn!(
                     %topic, %error, limit_bytes = *limit,
                     "the topic does not say what it takes (max.message.bytes); records up to this \
                      size are sent to it"
                 ),
             }
-        }
+        });
+        let all = futures::future::join_all(asked);
+        let in_time = tokio::time::timeout(patience, all).await.is_ok();
+        let fresh = match in_time {
+            true => Self::FRESH,
+            false => Self::FRESH_UNANSWERED,
+        };
+        self.fresh_until = Instant::now() + fresh;
+        in_time
     }
 
-    /// As [`SizeLimits::refresh`], but waits for no broker that is away.
+    /// Asks again, but waits for no broker that is away.
     pub(super) async fn refresh_soon(&mut self) {
-        let _ = tokio::time::timeout(Self::FRESH, self.refresh()).await;
+        self.refresh(Self::FRESH).await;
     }
 
     fn is_fresh(&self) -> bool {
-        self.asked_at.elapsed() < Self::FRESH
+        Instant::now() < self.fresh_until
     }
 }
 
@@ -141,7 +151,9 @@ impl Worker {
         if self.limits.is_fresh() {
             return Some(found);
         }
-        self.limits.refresh().await;
+        // The open transaction does not wait for long.
+        let patience = self.config.transaction_timeout / 4;
+        self.limits.refresh(patience).await;
         self.oversize(partition)
     }
 
@@ -265,5 +277,47 @@ async fn send(
             Err(EnqueueError::Usage(error)) => return Err(error.into()),
             Err(blocked) => producer.unblock(&blocked).await?,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use millstream_client::{BrokerAddress, ClientConfig, FrameConnection, Transport};
+
+    use super::*;
+
+    /// A broker that takes no connection, for ever.
+    #[derive(Debug)]
+    struct Silence;
+
+    #[async_trait]
+    impl Transport for Silence {
+        async fn connect(&self, _: &BrokerAddress) -> std::io::Result<FrameConnection> {
+            std::future::pending().await
+        }
+
+        fn bootstrap(&self) -> Vec<BrokerAddress> {
+            vec![BrokerAddress::new("silence", 9092)]
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn topics_that_do_not_say_what_they_take_are_waited_for_once_and_together() {
+        let limit = |topic: &str| (Arc::from(topic), 7);
+        let silence: Arc<dyn Transport> = Arc::new(Silence);
+        let mut limits = SizeLimits {
+            admin: Admin::with(&silence, ClientConfig::default()),
+            sinks: vec![limit("a"), limit("b")],
+            dead_letter: Some(limit("dead")),
+            request_max: 1 << 20,
+            fresh_until: Instant::now(),
+        };
+        let started = Instant::now();
+        assert!(!limits.refresh(Duration::from_secs(2)).await);
+        assert_eq!(started.elapsed().as_secs(), 2);
+        assert_eq!(limits.sinks, [limit("a"), limit("b")]);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(limits.is_fresh(), "nobody is asked again soon");
     }
 }
