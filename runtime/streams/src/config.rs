@@ -353,7 +353,7 @@ mod tests {
             .set("auto.offset.reset", "none")
             .expect_err("unknown");
         assert!(
-            refused.to_string().contains("earliest or latest"),
+            refused.to_string().contains("earliest, latest or by_duration"),
             "{refused}"
         );
         config
