@@ -8,7 +8,8 @@
 //! Invariants: one process at a time (`lock`); a topic is visible only while the catalogue names it
 //! durably; a checkpoint covers nothing that the journal had not made durable, or a power cut could
 //! keep one half of a transaction.
-//! Never: holds a lock that appends need while it syncs; retries a failed sync.
+//! Never: holds a lock that appends need while it syncs, but for the log start and a snapshot when
+//! records are deleted; retries a failed sync.
 
 mod compact;
 mod files;

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use millstream_protocol::{BatchSummary, RecordBatch, RecordView, TimestampType};
 
 const NO_TIMESTAMP: i64 = -1;
+/// Of the broker's own batches, where a topic does not take larger ones.
+const OWN_BATCH_BYTES_MAX: usize = 16 << 20;
 
 /// The batches of an append, checked and with the timestamps they will have in the log.
 pub(crate) fn checked_batches(
@@ -31,11 +33,9 @@ pub(crate) fn checked_batches(
         let batch = if is_client {
             checked_client_batch(batch, config, now_ms)?
         } else {
-            check_own_batch(&batch, origin)?;
+            check_own_batch(&batch, origin, config)?;
             batch
         };
-        // What the broker itself has to write down is not for `max.message.bytes` to refuse: a
-        // coordinator that cannot write can never go on.
         batches.push(batch);
     }
     if batches.is_empty() || (is_client && batches.len() > 1) {
@@ -51,7 +51,11 @@ pub(crate) fn checked_batches(
     Ok(batches)
 }
 
-fn check_own_batch(batch: &RecordBatch, origin: AppendOrigin) -> Result<(), AppendError> {
+fn check_own_batch(
+    batch: &RecordBatch,
+    origin: AppendOrigin,
+    config: &PartitionConfig,
+) -> Result<(), AppendError> {
     let rule = match origin {
         AppendOrigin::Marker { .. } => {
             if batch.control()?.is_some() && batch.producer_id() >= 0 {
@@ -59,10 +63,26 @@ fn check_own_batch(batch: &RecordBatch, origin: AppendOrigin) -> Result<(), Appe
             }
             "a marker is a control batch of a producer"
         }
-        _ if !batch.is_control() => return Ok(()),
+        _ if !batch.is_control() => return check_own_size(batch, config),
         _ => "a control batch needs a marker's origin",
     };
     Err(AppendError::InvalidRecord { rule })
+}
+
+/// What the broker itself has to write down is not for a small `max.message.bytes` to refuse: a
+/// coordinator that cannot write can never go on. But clients bring what is in it.
+fn check_own_size(batch: &RecordBatch, config: &PartitionConfig) -> Result<(), AppendError> {
+    let (size_bytes, max_bytes) = (
+        batch.size_bytes(),
+        config.max_message_bytes.max(OWN_BATCH_BYTES_MAX),
+    );
+    if size_bytes > max_bytes {
+        return Err(AppendError::TooLarge {
+            size_bytes,
+            max_bytes,
+        });
+    }
+    Ok(())
 }
 
 fn checked_client_batch(

@@ -192,6 +192,23 @@ fn p5_p6_p7_epochs_and_first_sequences() {
 }
 
 #[test]
+fn the_brokers_own_batches_have_a_limit_of_their_own() {
+    let log = log_with(PartitionConfig {
+        max_message_bytes: 10,
+        ..config()
+    });
+    let own = |value_bytes: usize| {
+        let mut builder = RecordBatchBuilder::new(Compression::None);
+        builder.append(NOW, None, Some(&vec![7; value_bytes]), &[]);
+        let batch = builder.finish(ProducerStamp::NONE).unwrap();
+        log.append(batch, AppendOrigin::Coordinator, NOW)
+    };
+    own(15 << 20).expect("larger than the topic's");
+    let error = own(16 << 20).unwrap_err();
+    assert_eq!(error.error_code().code(), 10, "MESSAGE_TOO_LARGE");
+}
+
+#[test]
 fn the_brokers_own_batches_may_be_several_and_are_judged_together() {
     let log = clean(&MemoryStorage::new());
     let own = [
