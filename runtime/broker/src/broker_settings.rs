@@ -96,6 +96,9 @@ settings! {
         "What log.roll.jitter.ms is where it is not given, in hours.";
     "max.connections": Int = |config| config.connections_max.min(i32::MAX as usize),
         "TCP connections beyond this many are closed at once.";
+    "max.incremental.fetch.session.cache.slots": Int =
+        |config| config.max_incremental_fetch_session_cache_slots.min(i32::MAX as usize),
+        "Most incremental fetch sessions.";
     "node.id": Int = |config| config.node_id,
         "The number of this node.";
     "num.partitions": Int = |config| config.num_partitions,

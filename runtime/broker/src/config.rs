@@ -64,6 +64,9 @@ pub struct BrokerConfig {
     /// their readers have taken them, all connections together. Default 256 MiB. No setting in
     /// Kafka.
     pub fetch_answers_max_bytes: usize,
+    /// `max.incremental.fetch.session.cache.slots`: most incremental fetch sessions; 0 for none.
+    /// Default 1,000.
+    pub max_incremental_fetch_session_cache_slots: usize,
     /// Most requests of one connection that are under way at once. Default 64. No setting in Kafka.
     pub connection_in_flight_max: usize,
     /// `max.connections`: TCP connections beyond this are closed at once. Default 2,048; never more
@@ -143,6 +146,7 @@ impl Default for BrokerConfig {
             socket_request_max_bytes: 100 << 20,
             queued_max_request_bytes: 256 << 20,
             fetch_answers_max_bytes: 256 << 20,
+            max_incremental_fetch_session_cache_slots: 1_000,
             connection_in_flight_max: 64,
             connections_max: 2_048,
             connections_max_idle_ms: 600_000,

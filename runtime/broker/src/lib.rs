@@ -17,6 +17,7 @@
 //!     busy                       192 KiB  a buffer of 64 KiB, small requests, 64 KiB of answers
 //!                                         behind a request that waits, and the one beyond them
 //!     answers without records             as large as what they tell of, two at a time
+//! + fetch sessions                64 MiB  of all clients, whether connected or not
 //! + the newest records             1 MiB  a partition that is written to
 //! ```
 //!
@@ -35,6 +36,7 @@ mod config;
 mod connection;
 mod dispatch;
 mod error;
+mod fetch_sessions;
 mod group;
 mod handlers;
 mod listener;

@@ -8,6 +8,7 @@
 //! Invariants: the stage only moves forward; after Halted no task of this node writes anything.
 //! Never: owned by a background task (they hold a `Weak` and end with it).
 
+use crate::fetch_sessions::FetchSessions;
 use crate::memory::Memory;
 use crate::observed::Observed;
 use crate::partition::Partition;
@@ -43,6 +44,7 @@ pub(crate) struct Node {
     pub(crate) groups: group::Coordinator,
     pub(crate) sync: Arc<SyncLoop>,
     pub(crate) memory: Arc<Memory>,
+    pub(crate) fetch_sessions: FetchSessions,
     stage: Observed<Stage>,
     connections: Observed<usize>,
     listener: Mutex<Option<SocketAddr>>,
@@ -66,6 +68,7 @@ impl Node {
                 config.queued_max_request_bytes,
                 config.fetch_answers_max_bytes,
             )),
+            fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
             config,
             directory,
             clock,

@@ -12,6 +12,7 @@ mod configs;
 mod cost;
 mod data_path;
 mod durability;
+mod fetch_sessions;
 pub(crate) mod harness;
 mod held;
 mod partitions;

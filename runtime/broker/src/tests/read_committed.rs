@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A transactional producer by hand.
-struct Transactional {
+pub(super) struct Transactional {
     id: &'static str,
     producer_id: i64,
     epoch: i16,
@@ -23,7 +23,7 @@ struct Transactional {
 }
 
 impl Transactional {
-    async fn init(client: &mut Client, id: &'static str) -> Self {
+    pub(super) async fn init(client: &mut Client, id: &'static str) -> Self {
         let request = InitProducerIdRequest {
             transactional_id: Some(id.to_owned()),
             transaction_timeout_ms: 60_000,
@@ -49,7 +49,12 @@ impl Transactional {
         stamped(&[value], stamp)
     }
 
-    async fn produce(&mut self, client: &mut Client, version: i16, value: &str) -> ErrorCode {
+    pub(super) async fn produce(
+        &mut self,
+        client: &mut Client,
+        version: i16,
+        value: &str,
+    ) -> ErrorCode {
         let request = ProduceRequest {
             transactional_id: Some(self.id.to_owned()),
             ..produce_request("orders", 0, self.batch(value))
@@ -60,7 +65,7 @@ impl Transactional {
         error
     }
 
-    async fn end(&mut self, client: &mut Client, committed: bool) {
+    pub(super) async fn end(&mut self, client: &mut Client, committed: bool) {
         let request = EndTxnRequest {
             transactional_id: self.id.to_owned(),
             producer_id: self.producer_id,
