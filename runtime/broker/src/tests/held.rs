@@ -139,7 +139,6 @@ fn join_request(member: &str) -> JoinGroupRequest {
         protocols: vec![JoinGroupRequestProtocol {
             name: "range".to_owned(),
             metadata: Bytes::from(member.to_owned()),
-            ..Default::default()
         }],
         ..Default::default()
     }
