@@ -22,8 +22,9 @@
 //! ```
 //!
 //! When memory is short, a frame that does not come, or an answer that is not taken, for 30 s ends
-//! its connection; so do, after 30 s, a Fetch above 4 KiB that waits, and requests and large answers
-//! that stand behind one that waits. A small request never waits for memory. `connections.max.idle.ms` ends the rest.
+//! its connection; so do, after 30 s, a Fetch above 4 KiB that waits, and requests and large
+//! answers that stand behind one that waits. A small request never waits for memory.
+//! `connections.max.idle.ms` ends the rest.
 //!
 //! Invariants: an acknowledged append is as durable as the broker's `Durability` says.
 //! Invariants: answers leave a connection in the order of its requests.

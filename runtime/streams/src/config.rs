@@ -353,7 +353,9 @@ mod tests {
             .set("auto.offset.reset", "none")
             .expect_err("unknown");
         assert!(
-            refused.to_string().contains("earliest, latest or by_duration"),
+            refused
+                .to_string()
+                .contains("earliest, latest or by_duration"),
             "{refused}"
         );
         config

@@ -46,4 +46,4 @@ pub(crate) use commits::{CommitProducer, FetchedOffset, NewOffset};
 pub(crate) use consumer::{Assignor, Beat, Partitions, Pattern};
 pub(crate) use consumer_groups::ConsumerGroupView;
 pub(crate) use coordinator::{Coordinator, GroupView};
-pub(crate) use event::{Join, Leaver, MemberClaim, Protocol, Sync, SyncReply, Token};
+pub(crate) use event::{Join, JoinReply, Leaver, MemberClaim, Protocol, Sync, SyncReply, Token};

@@ -10,7 +10,7 @@
 //! Never: holds the answer back for others; the group gives it.
 
 use crate::dispatch::RequestContext;
-use crate::group::{Join, Protocol, Token};
+use crate::group::{Join, JoinReply, Protocol, Token};
 use crate::node::Node;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::join_group::JoinGroupResponseMember;
@@ -67,12 +67,15 @@ pub(crate) async fn handle(
     let joins = node
         .groups
         .join(node, &group_id, join, || context.release_turn());
-    let reply = tokio::select! {
+    tokio::select! {
         biased;
-        reply = joins => reply,
+        reply = joins => answer(version, reply),
         // The group has the event; nobody is there for its answer.
-        () = context.ending() => return refused(version, member_id, ErrorCode::NOT_COORDINATOR),
-    };
+        () = context.ending() => refused(version, member_id, ErrorCode::NOT_COORDINATOR),
+    }
+}
+
+fn answer(version: i16, reply: JoinReply) -> JoinGroupResponse {
     let members = reply
         .members
         .into_iter()
