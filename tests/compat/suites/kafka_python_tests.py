@@ -64,6 +64,7 @@ SUITE = cases.Suite(
     prepare=prepare,
     partitions=4,
     node=0,
+    by_hand=True,
 )
 
 

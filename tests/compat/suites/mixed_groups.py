@@ -29,6 +29,7 @@ SUITE = cases.Suite(
     f"our consumer in one group with Kafka's {jars.KAFKA} VerifiableConsumer, on both brokers",
     prepare=build,
     everywhere=True,
+    by_hand=True,
 )
 
 

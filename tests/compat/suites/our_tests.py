@@ -42,6 +42,7 @@ SUITE = cases.Suite(
     prepare=build,
     only_on=brokers.Kafka.name,
     settings=brokers.AS_OURS,
+    by_hand=True,
 )
 
 
