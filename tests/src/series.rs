@@ -31,6 +31,10 @@ use crate::points;
 /// How long a process that is told to die at a point may take to get there.
 const POINT_PATIENCE: Duration = Duration::from_secs(20);
 
+/// A job gives up when its broker has been away for `delivery.timeout.ms`, which is two minutes; a
+/// Kafka on a busy machine takes as long. One that is about to is started again.
+const AWAY_MAX: Duration = Duration::from_secs(100);
+
 /// What a series is to do.
 #[derive(Debug, Clone)]
 pub struct Series {
@@ -59,6 +63,8 @@ pub struct Report {
     pub at_points: BTreeMap<&'static str, u32>,
     /// Kills of a broker that was recovering.
     pub in_recovery: u32,
+    /// Jobs that were started again since the broker had been away for too long.
+    pub outwaited: u32,
     /// Rounds whose process did not come to its point; it was killed then and there.
     pub missed: u32,
     /// Commits that were seen between kills.
@@ -73,6 +79,8 @@ pub struct Report {
     pub spoiled: u64,
     /// Records of aborted transactions that a reader of uncommitted records sees in the audit.
     pub aborted: u64,
+    /// The longest that a kill kept the group from committing, from the end of the round on.
+    pub longest_wait: Duration,
     /// How long it took.
     pub took: Duration,
 }
@@ -81,8 +89,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} series: {} kills ({} at random times, {} at {} named points, {} of the broker, {} in recovery, {} missed), \
-             {} commits seen between them, {} orders: {} audited, {} dead letters, {} aborted ones unseen ({} more orders aborted by their producer); {:.1} s",
+            "{} series: {} kills ({} at random times, {} at {} named points, {} of the broker, {} in recovery, {} missed; {} times the broker was away for too long), \
+             {} commits seen between them (the longest wait for one {:.1} s), {} orders: {} audited, {} dead letters, {} aborted ones unseen ({} more orders aborted by their producer); {:.1} s",
             match self.arrangement {
                 Some(Arrangement::Embedded) => "embedded",
                 Some(Arrangement::Kafka) => "Apache Kafka",
@@ -95,7 +103,9 @@ impl fmt::Display for Report {
             self.of_broker,
             self.in_recovery,
             self.missed,
+            self.outwaited,
             self.commits,
+            self.longest_wait.as_secs_f64(),
             self.orders,
             self.audited,
             self.dead_letters,
@@ -239,6 +249,7 @@ impl<'a> Rounds<'a> {
         let victim = self.victim();
         let death = self.death(victim);
         self.die(victim, death).await?;
+        let died = Instant::now();
         self.report.kills += 1;
         self.report.of_broker += u32::from(victim == Part::Broker);
         sleep(Duration::from_millis(self.random.u64(..150))).await;
@@ -252,8 +263,16 @@ impl<'a> Rounds<'a> {
                 self.die_in_recovery(Part::Broker).await?;
             }
             self.deployment.start(Part::Broker).await?;
+            let outwaited = !both && died.elapsed() > AWAY_MAX;
+            if outwaited {
+                let job = self.deployment.part(Part::Job)?;
+                if job.ended()?.is_none() {
+                    job.kill().await?;
+                }
+                self.report.outwaited += 1;
+            }
             self.committed = self.offsets().await?;
-            if both {
+            if both || outwaited {
                 self.deployment.start(Part::Job).await?;
             }
         } else if self.arrangement == Arrangement::Embedded {
@@ -380,7 +399,8 @@ impl<'a> Rounds<'a> {
             Arrangement::Kafka => 3 * PATIENCE,
             _ => PATIENCE,
         };
-        let give_up = Instant::now() + patience;
+        let began = Instant::now();
+        let mut first = None;
         let wanted = 1 + self.random.u64(..3);
         let mut seen = 0;
         while seen < wanted {
@@ -391,15 +411,19 @@ impl<'a> Rounds<'a> {
                     self.committed
                 );
             }
-            seen += u64::from(offsets > self.committed);
+            if offsets > self.committed {
+                seen += 1;
+                first.get_or_insert_with(|| began.elapsed());
+            }
             self.committed = offsets;
             self.deployment.check_alive()?;
-            if Instant::now() >= give_up {
+            if began.elapsed() >= patience {
                 bail!("no new commit within {patience:?}: {offsets} committed");
             }
             sleep(Duration::from_millis(10)).await;
         }
         self.report.commits += seen;
+        self.report.longest_wait = self.report.longest_wait.max(first.unwrap_or_default());
         Ok(())
     }
 
