@@ -36,6 +36,7 @@ SUITE = cases.Suite(
     prepare=build,
     only_on=SecuredKafka.name,
     kafka=SecuredKafka,
+    by_hand=True,
 )
 
 
