@@ -477,7 +477,8 @@ impl Worker {
 
     /// Stage `commit`; see [`crate::commit`].
     async fn commit(&mut self) -> Result<(), StreamsError> {
-        self.committed_at = Instant::now();
+        let began = Instant::now();
+        self.committed_at = began;
         if !self.open.is_dirty() {
             return Ok(());
         }
@@ -496,9 +497,12 @@ impl Worker {
             }
         };
         let ended = Instant::now();
+        // The interval begins here: counted from the start of a commit that takes longer than it,
+        // the next one would be due at the next record.
+        self.committed_at = ended;
         match committed {
             Ok(()) => {
-                let took = ended - self.committed_at;
+                let took = ended - began;
                 let age = self.open.age(ended).unwrap_or_default();
                 let report = self
                     .open
