@@ -16,8 +16,8 @@ use bytes::Bytes;
 use millstream_protocol::TopicPartition;
 
 use super::{
-    Assignment, Assignor, Member, MemberAssignment, PartitionCounts, RebalanceProtocol, balance,
-    moved_while_owned,
+    Assignment, Assignor, Member, MemberAssignment, PartitionCounts, RebalanceProtocol,
+    assignments, balance, moved_while_owned,
 };
 use crate::GroupMetadata;
 
@@ -89,24 +89,12 @@ pub(super) fn stick(
     let claims = Claims::resolve(partitions, &ordered);
     if same_subscriptions(&ordered) {
         let (even, transferring) = EvenShares::new(partitions, &claims).build();
-        return (wrap(&ordered, even), transferring);
+        return (assignments(&ordered, even), transferring);
     }
     let uneven = balance::shares(partitions, &ordered, &claims.owned, &claims.previous);
-    let shares = wrap(&ordered, uneven);
+    let shares = assignments(&ordered, uneven);
     let transferring = moved_while_owned(members, &shares).into_iter().collect();
     (shares, transferring)
-}
-
-fn wrap(members: &[&Member], shares: Vec<Vec<TopicPartition>>) -> Vec<MemberAssignment> {
-    members
-        .iter()
-        .zip(shares)
-        .map(|(member, partitions)| MemberAssignment {
-            member_id: member.member_id.clone(),
-            partitions,
-            user_data: None,
-        })
-        .collect()
 }
 
 fn same_subscriptions(members: &[&Member]) -> bool {

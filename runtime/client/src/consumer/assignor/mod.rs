@@ -84,6 +84,28 @@ pub struct MemberAssignment {
     pub user_data: Option<Bytes>,
 }
 
+/// All members in the order of [`Member::order_key`].
+fn in_order(members: &[Member]) -> Vec<&Member> {
+    let mut ordered: Vec<&Member> = members.iter().collect();
+    ordered.sort_by(|a, b| a.order_key().cmp(&b.order_key()));
+    ordered
+}
+
+/// The shares of these members, which stand in the same order; the result is by member id.
+fn assignments(members: &[&Member], shares: Vec<Vec<TopicPartition>>) -> Vec<MemberAssignment> {
+    let mut assignments: Vec<MemberAssignment> = members
+        .iter()
+        .zip(shares)
+        .map(|(member, partitions)| MemberAssignment {
+            member_id: member.member_id.clone(),
+            partitions,
+            user_data: None,
+        })
+        .collect();
+    assignments.sort_by(|a, b| a.member_id.cmp(&b.member_id));
+    assignments
+}
+
 /// What a member was given, as its own assignor sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {

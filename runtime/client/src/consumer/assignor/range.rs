@@ -7,11 +7,9 @@
 //! Invariants: shares of one topic differ by at most one partition.
 //! Never: look at racks (Kafka's does, when both clients and brokers name theirs).
 
-use std::collections::BTreeMap;
-
 use millstream_protocol::TopicPartition;
 
-use super::{Assignor, Member, MemberAssignment, PartitionCounts};
+use super::{Assignor, Member, MemberAssignment, PartitionCounts, assignments, in_order};
 
 /// Kafka's `range` assignor (eager protocol).
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,38 +25,23 @@ impl Assignor for Range {
         partitions: &PartitionCounts,
         members: &[Member],
     ) -> Result<Vec<MemberAssignment>, String> {
-        let mut ordered: Vec<&Member> = members.iter().collect();
-        ordered.sort_by(|a, b| a.order_key().cmp(&b.order_key()));
-
-        let mut shares: BTreeMap<&str, Vec<TopicPartition>> = members
-            .iter()
-            .map(|m| (m.member_id.as_str(), Vec::new()))
-            .collect();
+        let ordered = in_order(members);
+        let mut shares = vec![Vec::new(); ordered.len()];
         for (topic, &count) in partitions {
-            let takers: Vec<&Member> = ordered
-                .iter()
-                .copied()
-                .filter(|m| m.topics.contains(topic))
-                .collect();
+            let takes = |position: &usize| ordered[*position].topics.contains(topic);
+            let takers: Vec<usize> = (0..ordered.len()).filter(takes).collect();
             let Some((base, extra)) = quota(count, takers.len()) else {
                 continue;
             };
             let mut next = 0;
-            for (position, member) in takers.iter().enumerate() {
-                let take = base + i32::from(position < extra);
-                let share = shares.entry(member.member_id.as_str()).or_default();
-                share.extend((next..next + take).map(|p| TopicPartition::new(topic.clone(), p)));
+            for (nth, taker) in takers.into_iter().enumerate() {
+                let take = base + i32::from(nth < extra);
+                let run = (next..next + take).map(|p| TopicPartition::new(topic.clone(), p));
+                shares[taker].extend(run);
                 next += take;
             }
         }
-        Ok(shares
-            .into_iter()
-            .map(|(member_id, partitions)| MemberAssignment {
-                member_id: member_id.to_owned(),
-                partitions,
-                user_data: None,
-            })
-            .collect())
+        Ok(assignments(&ordered, shares))
     }
 }
 

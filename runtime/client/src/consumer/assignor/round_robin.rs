@@ -7,11 +7,9 @@
 //! partition.
 //! Never: looks at racks, or at what members had before.
 
-use std::collections::BTreeMap;
-
 use millstream_protocol::TopicPartition;
 
-use super::{Assignor, Member, MemberAssignment, PartitionCounts};
+use super::{Assignor, Member, MemberAssignment, PartitionCounts, assignments, in_order};
 
 /// Kafka's `roundrobin` assignor (eager protocol).
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,12 +25,8 @@ impl Assignor for RoundRobin {
         partitions: &PartitionCounts,
         members: &[Member],
     ) -> Result<Vec<MemberAssignment>, String> {
-        let mut ordered: Vec<&Member> = members.iter().collect();
-        ordered.sort_by(|a, b| a.order_key().cmp(&b.order_key()));
-        let mut shares: BTreeMap<&str, Vec<TopicPartition>> = members
-            .iter()
-            .map(|m| (m.member_id.as_str(), Vec::new()))
-            .collect();
+        let ordered = in_order(members);
+        let mut shares = vec![Vec::new(); ordered.len()];
         let mut turn = 0;
         for (topic, &count) in partitions {
             let takes = |member: &&Member| member.topics.contains(topic);
@@ -43,18 +37,10 @@ impl Assignor for RoundRobin {
                 while !takes(&ordered[turn]) {
                     turn = (turn + 1) % ordered.len();
                 }
-                let share = shares.entry(&ordered[turn].member_id).or_default();
-                share.push(TopicPartition::new(topic.clone(), partition));
+                shares[turn].push(TopicPartition::new(topic.clone(), partition));
                 turn = (turn + 1) % ordered.len();
             }
         }
-        Ok(shares
-            .into_iter()
-            .map(|(member_id, partitions)| MemberAssignment {
-                member_id: member_id.to_owned(),
-                partitions,
-                user_data: None,
-            })
-            .collect())
+        Ok(assignments(&ordered, shares))
     }
 }
