@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use millstream_protocol::{ApiKey, ErrorCode, TopicPartition};
+use millstream_protocol::{ApiKey, ErrorCode};
 use tokio::time::Instant;
 
 use super::super::assignor::{
@@ -14,49 +13,9 @@ use super::super::assignor::{
 };
 use super::super::{Consumer, ConsumerBuilder, ConsumerError, RebalanceListener};
 use super::broker::{FakeBroker, Fault};
-use super::{SECOND, connect, tp, values};
+use super::member::{Diary, Running, start, wait};
+use super::{SECOND, connect, tp};
 use crate::GroupMetadata;
-
-/// Writes down what it hears; commits before it lets partitions go.
-#[derive(Debug, Default)]
-struct Diary {
-    entries: Mutex<Vec<String>>,
-    commits: bool,
-    pause: Duration,
-}
-
-impl Diary {
-    fn note(&self, what: &str, partitions: &[TopicPartition]) {
-        let names: Vec<String> = partitions.iter().map(|p| p.to_string()).collect();
-        self.entries
-            .lock()
-            .unwrap()
-            .push(format!("{what} {}", names.join(",")));
-    }
-
-    fn read(&self) -> Vec<String> {
-        std::mem::take(&mut self.entries.lock().unwrap())
-    }
-}
-
-#[async_trait]
-impl RebalanceListener for Diary {
-    async fn on_revoked(&self, consumer: &Consumer, partitions: &[TopicPartition]) {
-        tokio::time::sleep(self.pause).await;
-        if self.commits {
-            consumer.commit().await.unwrap();
-        }
-        self.note("revoked", partitions);
-    }
-
-    async fn on_assigned(&self, _consumer: &Consumer, partitions: &[TopicPartition]) {
-        self.note("assigned", partitions);
-    }
-
-    async fn on_lost(&self, _consumer: &Consumer, partitions: &[TopicPartition]) {
-        self.note("lost", partitions);
-    }
-}
 
 fn group() -> ConsumerBuilder {
     Consumer::builder().group_id("g")
@@ -64,43 +23,6 @@ fn group() -> ConsumerBuilder {
 
 fn sticky() -> ConsumerBuilder {
     group().assignors(vec![Arc::new(CooperativeSticky::default())])
-}
-
-/// A consumer that polls all the time, in a task of its own.
-struct Member1 {
-    consumer: Consumer,
-    diary: Arc<Diary>,
-    seen: Arc<Mutex<Vec<String>>>,
-    task: tokio::task::JoinHandle<ConsumerError>,
-}
-
-async fn start(broker: &FakeBroker, builder: ConsumerBuilder, diary: Diary) -> Member1 {
-    let consumer = connect(broker, builder).await;
-    let diary = Arc::new(diary);
-    consumer
-        .subscribe_with(["a"], Arc::clone(&diary) as Arc<dyn RebalanceListener>)
-        .unwrap();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let (polling, record) = (consumer.clone(), Arc::clone(&seen));
-    let task = tokio::spawn(async move {
-        loop {
-            match polling.poll(SECOND).await {
-                Ok(records) => record.lock().unwrap().extend(values(&records)),
-                Err(error) => return error,
-            }
-        }
-    });
-    Member1 {
-        consumer,
-        diary,
-        seen,
-        task,
-    }
-}
-
-/// Lets virtual time pass.
-async fn wait(time: Duration) {
-    tokio::time::sleep(time).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +100,7 @@ async fn no_partition_ever_has_two_owners_while_members_come_and_go() {
     let mut members = Vec::new();
     for round in 0..8 {
         if round % 3 == 2 {
-            let gone: Member1 = members.remove(0);
+            let gone: Running = members.remove(0);
             gone.consumer.close().await.unwrap();
         } else {
             members.push(start(&broker, sticky(), Diary::default()).await);

@@ -1,107 +1,19 @@
 //! Membership under the consumer protocol (KIP-848): what is said to the coordinator and when, what
 //! the listener hears, and which epoch commits and look-ups carry.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use async_trait::async_trait;
-use millstream_protocol::{ApiKey, ErrorCode, TopicPartition};
+use millstream_protocol::{ApiKey, ErrorCode};
 
-use super::super::{Consumer, ConsumerBuilder, ConsumerError, GroupProtocol, RebalanceListener};
+use super::super::{Consumer, ConsumerBuilder, ConsumerError, GroupProtocol};
 use super::broker::{FakeBroker, Fault, id_of};
-use super::{SECOND, connect, tp, values};
-
-/// Writes down what it hears, and what the coordinator knew to be owned at that time.
-#[derive(Debug)]
-struct Diary {
-    broker: FakeBroker,
-    entries: Mutex<Vec<String>>,
-    commits: bool,
-    pause: Duration,
-}
-
-impl Diary {
-    fn new(broker: &FakeBroker) -> Diary {
-        Diary {
-            broker: broker.clone(),
-            entries: Mutex::default(),
-            commits: false,
-            pause: Duration::ZERO,
-        }
-    }
-
-    fn note(&self, what: &str, partitions: &[TopicPartition]) {
-        let names: Vec<String> = partitions.iter().map(|p| p.to_string()).collect();
-        let entry = format!("{what} {}", names.join(","));
-        self.entries.lock().unwrap().push(entry);
-    }
-
-    fn read(&self) -> Vec<String> {
-        std::mem::take(&mut self.entries.lock().unwrap())
-    }
-}
-
-#[async_trait]
-impl RebalanceListener for Diary {
-    async fn on_revoked(&self, consumer: &Consumer, partitions: &[TopicPartition]) {
-        let known = self.broker.consumers().owned();
-        tokio::time::sleep(self.pause).await;
-        if self.commits {
-            consumer.commit().await.unwrap();
-        }
-        // Heartbeats that went out meanwhile have not let go of anything.
-        assert_eq!(self.broker.consumers().owned(), known);
-        self.note("revoked", partitions);
-    }
-
-    async fn on_assigned(&self, _consumer: &Consumer, partitions: &[TopicPartition]) {
-        self.note("assigned", partitions);
-    }
-
-    async fn on_lost(&self, _consumer: &Consumer, partitions: &[TopicPartition]) {
-        self.note("lost", partitions);
-    }
-}
+use super::member::{Diary, start, wait};
+use super::{SECOND, connect, tp};
 
 fn group() -> ConsumerBuilder {
     Consumer::builder()
         .group_id("g")
         .group_protocol(GroupProtocol::Consumer)
-}
-
-struct Running {
-    consumer: Consumer,
-    diary: Arc<Diary>,
-    seen: Arc<Mutex<Vec<String>>>,
-    task: tokio::task::JoinHandle<ConsumerError>,
-}
-
-/// A consumer of topic `a` that polls all the time, in a task of its own.
-async fn start(broker: &FakeBroker, builder: ConsumerBuilder, diary: Diary) -> Running {
-    let consumer = connect(broker, builder).await;
-    let diary = Arc::new(diary);
-    let listener = Arc::clone(&diary) as Arc<dyn RebalanceListener>;
-    consumer.subscribe_with(["a"], listener).unwrap();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let (polling, record) = (consumer.clone(), Arc::clone(&seen));
-    let task = tokio::spawn(async move {
-        loop {
-            match polling.poll(SECOND).await {
-                Ok(records) => record.lock().unwrap().extend(values(&records)),
-                Err(error) => return error,
-            }
-        }
-    });
-    Running {
-        consumer,
-        diary,
-        seen,
-        task,
-    }
-}
-
-async fn wait(time: Duration) {
-    tokio::time::sleep(time).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +22,7 @@ async fn a_member_tells_everything_once_takes_over_what_it_is_given_and_says_so(
     broker.with("a", 0, |log| log.write(&["x"]));
     broker.consumers().give(&[("a", 0), ("a", 1)]);
     let builder = group().client_rack("r").group_remote_assignor("uniform");
-    let member = start(&broker, builder, Diary::new(&broker)).await;
+    let member = start(&broker, builder, Diary::watching(&broker)).await;
     wait(SECOND / 2).await;
     assert_eq!(member.diary.read(), ["assigned a-0,a-1"]);
     assert_eq!(*member.seen.lock().unwrap(), ["x"]);
@@ -151,7 +63,7 @@ async fn a_member_tells_everything_once_takes_over_what_it_is_given_and_says_so(
 async fn a_partition_is_let_go_of_only_after_the_listener_has_committed_it() {
     let broker = FakeBroker::new(&[("a", 2)]);
     broker.consumers().give(&[("a", 0), ("a", 1)]);
-    let mut diary = Diary::new(&broker);
+    let mut diary = Diary::watching(&broker);
     (diary.commits, diary.pause) = (true, 4 * SECOND);
     let member = start(&broker, group(), diary).await;
     wait(SECOND).await;
@@ -180,7 +92,7 @@ async fn a_partition_is_let_go_of_only_after_the_listener_has_committed_it() {
 async fn a_target_that_changes_while_the_listener_works_is_taken_over_next() {
     let broker = FakeBroker::new(&[("a", 3)]);
     broker.consumers().give(&[("a", 0), ("a", 1)]);
-    let mut diary = Diary::new(&broker);
+    let mut diary = Diary::watching(&broker);
     diary.pause = 5 * SECOND;
     let member = start(&broker, group(), diary).await;
     wait(SECOND).await;
@@ -212,7 +124,7 @@ async fn a_member_that_is_not_known_any_more_loses_everything_and_joins_again_un
     ] {
         let broker = FakeBroker::new(&[("a", 1)]);
         broker.consumers().give(&[("a", 0)]);
-        let member = start(&broker, group(), Diary::new(&broker)).await;
+        let member = start(&broker, group(), Diary::watching(&broker)).await;
         wait(SECOND / 2).await;
         let before = member.consumer.group_metadata().unwrap();
         broker.consumers().heard.clear();
@@ -238,7 +150,7 @@ async fn nothing_is_said_until_poll_has_given_up_what_was_lost() {
     let broker = FakeBroker::new(&[("a", 1)]);
     broker.consumers().give(&[("a", 0)]);
     let consumer = connect(&broker, group()).await;
-    let diary = Arc::new(Diary::new(&broker));
+    let diary = Arc::new(Diary::watching(&broker));
     consumer
         .subscribe_with(["a"], Arc::clone(&diary) as _)
         .unwrap();
@@ -265,7 +177,7 @@ async fn a_poll_that_comes_too_late_has_left_and_joins_again() {
     let broker = FakeBroker::new(&[("a", 1)]);
     broker.consumers().give(&[("a", 0)]);
     let consumer = connect(&broker, group().max_poll_interval_ms(10_000)).await;
-    let diary = Arc::new(Diary::new(&broker));
+    let diary = Arc::new(Diary::watching(&broker));
     consumer
         .subscribe_with(["a"], Arc::clone(&diary) as _)
         .unwrap();
@@ -295,7 +207,7 @@ async fn a_static_member_says_that_it_will_be_back_unless_it_will_not() {
         let broker = FakeBroker::new(&[("a", 1)]);
         broker.consumers().give(&[("a", 0)]);
         let builder = group().group_instance_id("i");
-        let member = start(&broker, builder, Diary::new(&broker)).await;
+        let member = start(&broker, builder, Diary::watching(&broker)).await;
         wait(SECOND).await;
         match for_good {
             true => member.consumer.close_and_leave().await.unwrap(),
@@ -327,7 +239,7 @@ async fn a_refusal_that_will_not_change_is_final_and_says_what_to_do() {
         let broker = FakeBroker::new(&[("a", 1)]);
         broker.fault(ApiKey::ConsumerGroupHeartbeat, Fault::Code(code));
         let builder = group().group_instance_id("i");
-        let member = start(&broker, builder, Diary::new(&broker)).await;
+        let member = start(&broker, builder, Diary::watching(&broker)).await;
         wait(10 * SECOND).await;
         let error = member.task.await.unwrap();
         assert!(
@@ -356,7 +268,7 @@ async fn what_is_refused_for_now_is_reported_and_the_member_stays() {
 async fn f3_a_commit_whose_epoch_has_passed_is_repeated_under_the_new_one() {
     let broker = FakeBroker::new(&[("a", 1)]);
     broker.consumers().give(&[("a", 0)]);
-    let member = start(&broker, group(), Diary::new(&broker)).await;
+    let member = start(&broker, group(), Diary::watching(&broker)).await;
     wait(SECOND / 2).await;
     // Somebody else has joined; this member's partitions stay, its epoch does not.
     broker.consumers().give(&[("a", 0)]);
@@ -382,7 +294,7 @@ async fn f3_a_commit_whose_epoch_has_passed_is_repeated_under_the_new_one() {
 async fn f3_a_commit_for_a_partition_that_has_moved_is_refused_and_not_repeated() {
     let broker = FakeBroker::new(&[("a", 2)]);
     broker.consumers().give(&[("a", 0), ("a", 1)]);
-    let member = start(&broker, group(), Diary::new(&broker)).await;
+    let member = start(&broker, group(), Diary::watching(&broker)).await;
     wait(SECOND / 2).await;
     broker.consumers().give(&[("a", 1)]);
     wait(3 * SECOND).await;
@@ -403,7 +315,7 @@ async fn f3_a_commit_for_a_partition_that_has_moved_is_refused_and_not_repeated(
 async fn committed_offsets_are_asked_for_again_under_the_new_epoch() {
     let broker = FakeBroker::new(&[("a", 2)]);
     broker.consumers().give(&[("a", 0)]);
-    let member = start(&broker, group(), Diary::new(&broker)).await;
+    let member = start(&broker, group(), Diary::watching(&broker)).await;
     wait(SECOND / 2).await;
     broker.with("a", 0, |log| log.committed = Some(3));
     broker.consumers().give(&[("a", 0)]);
@@ -417,7 +329,7 @@ async fn committed_offsets_are_asked_for_again_under_the_new_epoch() {
 async fn after_a_heartbeat_without_an_answer_everything_is_said_again() {
     let broker = FakeBroker::new(&[("a", 1)]);
     broker.consumers().give(&[("a", 0)]);
-    let member = start(&broker, group(), Diary::new(&broker)).await;
+    let member = start(&broker, group(), Diary::watching(&broker)).await;
     wait(SECOND / 2).await;
     broker.consumers().heard.clear();
     broker.fault(ApiKey::ConsumerGroupHeartbeat, Fault::Disconnect);
@@ -461,7 +373,7 @@ async fn a_consumer_that_unsubscribes_leaves_and_may_join_again() {
     let broker = FakeBroker::new(&[("a", 1)]);
     broker.consumers().give(&[("a", 0)]);
     let consumer = connect(&broker, group()).await;
-    let diary = Arc::new(Diary::new(&broker));
+    let diary = Arc::new(Diary::watching(&broker));
     for turn in 1..3 {
         consumer
             .subscribe_with(["a"], Arc::clone(&diary) as _)
@@ -479,7 +391,7 @@ async fn a_consumer_that_unsubscribes_leaves_and_may_join_again() {
 async fn an_unsubscribe_that_is_dropped_while_it_waits_for_its_turn_changes_nothing() {
     let broker = FakeBroker::new(&[("a", 2)]);
     broker.consumers().give(&[("a", 0), ("a", 1)]);
-    let mut diary = Diary::new(&broker);
+    let mut diary = Diary::watching(&broker);
     diary.pause = 5 * SECOND;
     let member = start(&broker, group(), diary).await;
     wait(SECOND).await;

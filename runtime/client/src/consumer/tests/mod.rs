@@ -9,6 +9,7 @@ mod fetch;
 mod groups;
 mod heartbeats;
 mod leaders;
+mod member;
 mod sessions;
 mod tenure;
 mod truncation;
