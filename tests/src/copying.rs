@@ -127,6 +127,14 @@ pub async fn check_exactly_once(cluster: &BrokerUnderTest, count: u64) -> anyhow
         counts.retain(|_, times| *times != 1);
         bail!("not exactly once (number: times): {counts:?}");
     }
+    check_committed(cluster).await
+}
+
+/// Checks that the group is at the ends of `in`.
+///
+/// # Errors
+/// The first partition where it is not.
+pub async fn check_committed(cluster: &BrokerUnderTest) -> anyhow::Result<()> {
     let (_, ends) = cluster.read("in").await?;
     let committed = cluster.committed(GROUP).await?;
     for (partition, end) in ends {

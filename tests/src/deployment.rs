@@ -72,6 +72,8 @@ pub struct Deployment {
     folder: PathBuf,
     port: u16,
     arrangement: Arrangement,
+    /// Of a Kafka: it is not killed, and has fenced a broker that was before that starts again.
+    controller: Option<Process>,
     broker: Option<Process>,
     job: Option<Process>,
     starts: u32,
@@ -95,6 +97,7 @@ impl Deployment {
             folder,
             port,
             arrangement,
+            controller: None,
             broker: None,
             job: None,
             starts: 0,
@@ -200,11 +203,10 @@ impl Deployment {
     /// Where it cannot be started.
     pub fn spawn_broker(&mut self) -> anyhow::Result<Process> {
         if self.arrangement == Arrangement::Kafka {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/kafka/kafka");
-            let folder = self.folder.join("kafka").display().to_string();
-            let arguments = ["serve".to_owned(), folder, self.port.to_string()];
-            let name = self.next_name("kafka");
-            return Process::start(&script, &arguments, &[], &self.folder, &name);
+            if self.controller.is_none() {
+                self.controller = Some(self.spawn_kafka("control", "controller")?);
+            }
+            return self.spawn_kafka("serve", "kafka");
         }
         let arguments = [
             "broker".to_owned(),
@@ -217,6 +219,14 @@ impl Deployment {
         let name = self.next_name("broker");
         let program = &self.binaries.millstream;
         Process::start(program, &arguments, &environment, &self.folder, &name)
+    }
+
+    fn spawn_kafka(&mut self, command: &str, name: &str) -> anyhow::Result<Process> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/kafka/kafka");
+        let folder = self.folder.join("kafka").display().to_string();
+        let arguments = [command.to_owned(), folder, self.port.to_string()];
+        let name = self.next_name(name);
+        Process::start(&script, &arguments, &[], &self.folder, &name)
     }
 
     /// Starts a job's process without waiting for anything.
@@ -254,7 +264,8 @@ impl Deployment {
     /// # Errors
     /// Where there is one.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
-        for process in [&mut self.broker, &mut self.job].into_iter().flatten() {
+        let all = [&mut self.controller, &mut self.broker, &mut self.job];
+        for process in all.into_iter().flatten() {
             if let Some(status) = process.ended()? {
                 bail!(
                     "{} ended by itself ({status}): {}",
@@ -287,12 +298,15 @@ impl Deployment {
             return Ok(());
         };
         if self.arrangement == Arrangement::Kafka {
-            broker.signal("TERM").await?;
-            let status = broker.end(PATIENCE).await?;
-            ensure!(
-                status.code() == Some(TERMINATED),
-                "Kafka ended with {status}"
-            );
+            for mut process in [Some(broker), self.controller.take()].into_iter().flatten() {
+                process.signal("TERM").await?;
+                let status = process.end(PATIENCE).await?;
+                ensure!(
+                    status.code() == Some(TERMINATED),
+                    "{} ended with {status}",
+                    process.name()
+                );
+            }
             return Ok(());
         }
         broker.stop(PATIENCE).await

@@ -368,7 +368,8 @@ impl<'a> Rounds<'a> {
         let trigger = self.deployment.trigger(part);
         let point = points::RECOVERY[self.random.usize(..points::RECOVERY.len())];
         let named = self.random.bool() && !self.is_kafka(part);
-        let within_ms = if self.is_kafka(part) { 6_000 } else { 60 };
+        // A Kafka waits until the one before it is fenced, for 6 s, and needs 3 s or more then.
+        let within_ms = if self.is_kafka(part) { 12_000 } else { 60 };
         if named {
             trigger.arm(point, 1)?;
         }

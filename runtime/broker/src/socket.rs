@@ -426,6 +426,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_frames_nobody_takes_or_has_room_for_is_idle_at_last() {
+        let small = [&1_i32.to_be_bytes()[..], b"x"].concat();
+        let large = [&(1_i32 << 20).to_be_bytes()[..], b"x"].concat();
+        for sent in [small.repeat(3), large] {
+            let socket = socket(1 << 20);
+            let _room = socket.memory.request_room(512 << 10).await;
+            assert_eq!(reads_for(&socket, &sent).await, IDLE);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_on_which_answers_go_out_is_not_idle() {
         let socket = socket(1 << 20);
         let (_there, here) = duplex(1000);

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import typing
 import uuid
 
 from harness import jars
@@ -86,6 +87,22 @@ class Millstream(Broker):
         return self
 
 
+class Role(typing.NamedTuple):
+    """What a node of Kafka is, in the words of its settings and of the command that formats."""
+
+    roles: str
+    node: int
+    listeners: str
+    format: str
+
+
+CLIENTS = "PLAINTEXT://127.0.0.1:@PORT@"
+QUORUM = "CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"
+BOTH = Role("broker,controller", 1, f"{CLIENTS},{QUORUM}", "--standalone")
+BROKER = Role("broker", 1, CLIENTS, "--no-initial-controllers")
+CONTROLLER = Role("controller", 2, QUORUM, "--standalone")
+
+
 class Kafka(Broker):
     """The reference. Stopping it keeps the data; so a start after a stop goes on with them."""
 
@@ -96,6 +113,7 @@ class Kafka(Broker):
         self.heap, self.port, self.more = heap, port or free_port(), more
         # For a kind of Kafka of its own: of the JVM, and of the command that formats.
         self.options, self.format_options = (), ()
+        self.role, self.cluster = BOTH, None
         self.controller_port = port + 1 if port else free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.settings = os.path.join(self.folder, "server.properties")
@@ -119,7 +137,14 @@ class Kafka(Broker):
             os.path.join(jars.COMPAT, "kafka", "server.properties"), encoding="utf-8"
         ) as text:
             content = text.read()
-        filled = {"PORT": self.port, "CONTROLLER_PORT": self.controller_port, "DATA": self.data}
+        filled = {
+            "ROLES": self.role.roles,
+            "NODE": self.role.node,
+            "LISTENERS": self.role.listeners,
+            "PORT": self.port,
+            "CONTROLLER_PORT": self.controller_port,
+            "DATA": self.data,
+        }
         for name, value in filled.items():
             content = content.replace(f"@{name}@", str(value))
         content += "".join(f"\n{setting}" for setting in self.more) + "\n"
@@ -127,8 +152,9 @@ class Kafka(Broker):
             text.write(content)
         # As StorageTool's random-uuid makes them, without a JVM; one that begins with a dash would be
         # taken for an option, so the first bits are zero.
-        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        arguments = ["format", "--standalone", "-t", cluster, "-c", self.settings]
+        random_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        cluster = self.cluster or random_id
+        arguments = ["format", self.role.format, "-t", cluster, "-c", self.settings]
         command = jars.java("kafka.tools.StorageTool", *arguments, *self.format_options)
         subprocess.run(command, stdout=self.log, stderr=self.log, check=True)
 

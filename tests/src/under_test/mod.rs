@@ -172,40 +172,31 @@ impl BrokerUnderTest {
         copying::record(&self.name(topic), number)
     }
 
-    /// Creates the topic with this [`name`](Self::name), and answers its name.
+    /// Creates the topic with this [`name`](Self::name), and answers its name. When it answers, the
+    /// broker that is asked about topics knows: a Kafka's controller answers before its brokers
+    /// have heard.
     ///
     /// # Errors
-    /// Where the broker refuses.
+    /// Where the broker refuses, or does not hear of it in time.
     pub async fn create(&self, topic: &str, partitions: i32) -> anyhow::Result<String> {
         let name = self.name(topic);
         let topic = NewTopic::new(&*name, partitions);
-        Admin::with(self, self.client(8_000))
-            .create_topic(&topic)
-            .await?;
+        let admin = Admin::with(self, self.client(8_000));
+        admin.create_topic(&topic).await?;
+        broker_knows(&admin, &name, true).await?;
         Ok(name)
     }
 
     /// Deletes the topic with this [`name`](Self::name). When it answers, the broker that is asked
-    /// about topics knows: a Kafka's controller answers before its brokers have heard.
+    /// about topics knows, as with [`create`](Self::create).
     ///
     /// # Errors
     /// Where the broker refuses, or does not hear of it in time.
     pub async fn delete(&self, topic: &str) -> anyhow::Result<()> {
-        let (name, give_up) = (self.name(topic), Instant::now() + KAFKA_PATIENCE);
+        let name = self.name(topic);
         let admin = Admin::with(self, self.client(8_000));
         admin.delete_topic(&name).await?;
-        while admin
-            .topics()
-            .await?
-            .iter()
-            .any(|found| *found.name == *name)
-        {
-            if Instant::now() > give_up {
-                bail!("{name} is still there");
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
+        broker_knows(&admin, &name, false).await
     }
 
     /// The network that clients use, to change its faults.
@@ -436,5 +427,20 @@ fn report(what: &str, reason: Option<&str>) {
             .open(path);
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.expect("the report can be written");
+    }
+}
+
+/// Waits until the broker that is asked about topics has heard whether there is one.
+async fn broker_knows(admin: &Admin, name: &str, wanted: bool) -> anyhow::Result<()> {
+    let give_up = Instant::now() + KAFKA_PATIENCE;
+    loop {
+        let topics = admin.topics().await?;
+        if topics.iter().any(|topic| *topic.name == *name) == wanted {
+            return Ok(());
+        }
+        if Instant::now() > give_up {
+            bail!("the broker has not heard what has become of {name}");
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -82,7 +82,7 @@ async fn a_stop_whose_last_commit_is_refused_says_so() -> anyhow::Result<()> {
     caught_up(&cluster, &mut again).await?;
     again.stop().await?;
     assert_eq!(copying::numbers(&cluster, "out").await?, [LARGE]);
-    Ok(())
+    copying::check_committed(&cluster).await
 }
 
 /// A commit that comes late is refused with the same code whether the coordinator's time-out or a

@@ -213,7 +213,7 @@ pub(crate) async fn fetch_committed(
                             found.insert(partition, offset);
                         }
                         Committed::Later(code) => {
-                            last = code.to_string().into();
+                            last = undecided(&partition, code);
                             open.push(partition);
                         }
                         Committed::Refused(code) => {
@@ -235,6 +235,19 @@ pub(crate) async fn fetch_committed(
         pause(cluster, "committed", started, patience, &mut attempt, last).await?;
     }
     Ok(found)
+}
+
+/// What is not known yet, and why. An offset that a transaction holds is decided when that has ended,
+/// at its `transaction.timeout.ms` at the latest; unless its coordinator has lost it.
+fn undecided(partition: &TopicPartition, code: ErrorCode) -> Arc<str> {
+    let why = if code == ErrorCode::UNSTABLE_OFFSET_COMMIT {
+        ": a transaction that commits this offset has not ended; if it outlives its \
+         transaction.timeout.ms, it hangs and has to be aborted by hand \
+         (kafka-transactions.sh find-hanging)"
+    } else {
+        ""
+    };
+    format!("{partition}: {code}{why}").into()
 }
 
 /// The text of an error after which the same request may be sent again; other errors pass.
