@@ -320,7 +320,11 @@ impl Transport for SimulatedNetwork {
             number,
         };
         tokio::spawn(carry.run((requests, far.outgoing), (far.incoming, responses)));
-        Ok(FrameConnection::new(outgoing, incoming))
+        Ok(FrameConnection {
+            outgoing,
+            incoming,
+            link: far.link,
+        })
     }
 
     fn bootstrap(&self) -> Vec<BrokerAddress> {

@@ -61,7 +61,9 @@ pub struct FrameConnection {
     pub outgoing: mpsc::Sender<Frame>,
     /// Frames from the broker.
     pub incoming: mpsc::Receiver<Frame>,
-    /// What both ends tell each other beside the frames.
+    /// What both ends tell each other beside the frames. A transport that carries the frames of
+    /// another hands on the other's: without it, that one never learns that its broker was trusted,
+    /// and goes on refusing large frames.
     pub link: Arc<Link>,
 }
 
