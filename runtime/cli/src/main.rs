@@ -14,6 +14,7 @@ mod connection;
 mod consume;
 mod descriptors;
 mod groups;
+mod hanging;
 mod log;
 mod output;
 mod produce;

@@ -6,6 +6,7 @@
 //! Never: commits.
 
 use crate::connection::{Connection, client_config};
+use crate::hanging;
 use crate::output::{Output, Table};
 use anyhow::{Context, anyhow, bail};
 use millstream::TopicPartition;
@@ -38,6 +39,14 @@ enum Action {
         /// Number of the partition
         partition: i32,
     },
+    /// List transactions that are open in a partition and that no coordinator knows of
+    ///
+    /// Readers of committed records wait at them for ever; `transactions abort-hanging` ends one.
+    FindHanging {
+        /// Only in this topic
+        #[arg(long, value_name = "NAME")]
+        topic: Option<String>,
+    },
     /// Abort the open transaction of a transactional id. Its present holder is fenced and stops
     /// with an error
     Abort {
@@ -46,7 +55,7 @@ enum Action {
     },
     /// Abort a transaction that hangs in one partition because its coordinator has forgotten it
     ///
-    /// `transactions producers` shows where transactions begin. Make sure first that no producer is
+    /// `transactions find-hanging` lists them, and where they begin. Make sure first that no producer is
     /// still at work on this one (`transactions list`): the marker goes past the coordinator.
     AbortHanging {
         /// Name of the topic
@@ -69,6 +78,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Action::Producers { topic, partition } => {
             producers(&admin, &TopicPartition::new(topic, partition), &mut output).await?;
+        }
+        Action::FindHanging { topic } => {
+            find_hanging(&admin, topic.as_deref(), &mut output).await?;
         }
         Action::Abort { transactional_id } => {
             abort(
@@ -216,6 +228,33 @@ async fn abort(
         "aborted the transaction of {id}; producer {} epoch {} is fenced",
         before.producer_id, before.producer_epoch
     ))?;
+    Ok(())
+}
+
+async fn find_hanging(
+    admin: &Admin,
+    topic: Option<&str>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let mut table = Table::new(&[
+        "topic",
+        "partition",
+        "start offset",
+        "producer id",
+        "epoch",
+        "last timestamp",
+    ]);
+    for found in hanging::find(admin, topic).await? {
+        table.row(vec![
+            found.partition.topic.to_string(),
+            found.partition.partition.to_string(),
+            found.start_offset.to_string(),
+            found.producer_id.to_string(),
+            found.producer_epoch.to_string(),
+            found.last_timestamp.to_string(),
+        ]);
+    }
+    table.print(output)?;
     Ok(())
 }
 

@@ -435,6 +435,8 @@ async fn open_transactions_are_aborted_by_id_or_where_they_hang() {
         holders.push(producer);
     }
     assert!(broker.consume("t", &[]).await.is_empty());
+    let found = broker.text(&["transactions", "find-hanging"], "").await;
+    assert_eq!(found.lines().count(), 1, "both are known: {found}");
     broker.text(&["transactions", "abort", "by-id"], "").await;
     let fenced = holders[0].commit().await.unwrap_err().to_string();
     assert!(fenced.contains("by-id"), "{fenced}");

@@ -243,7 +243,7 @@ fn undecided(partition: &TopicPartition, code: ErrorCode) -> Arc<str> {
     let why = if code == ErrorCode::UNSTABLE_OFFSET_COMMIT {
         ": a transaction that commits this offset has not ended; if it outlives its \
          transaction.timeout.ms, it hangs and has to be aborted by hand \
-         (kafka-transactions.sh find-hanging)"
+         (`millstream transactions find-hanging`)"
     } else {
         ""
     };
