@@ -53,6 +53,12 @@ impl RequestContext {
         self.turn.release();
     }
 
+    /// The client's host as groups tell it, as Kafka does: `/` and the address (IPv6 in short),
+    /// without the port, so that a member that reconnects is from the same host.
+    pub(crate) fn client_host(&self) -> String {
+        host_of(&self.peer)
+    }
+
     /// Ends when the connection takes no more requests: nothing is worth waiting for any longer.
     pub(crate) async fn ending(&self) {
         self.turn.ending().await;
@@ -225,6 +231,15 @@ pub(crate) fn begin(
     }
 }
 
+/// A peer that is no socket is told as it calls itself.
+fn host_of(peer: &str) -> String {
+    let address = peer.parse::<SocketAddr>();
+    address.map_or_else(
+        |_| peer.to_owned(),
+        |address| format!("/{}", address.ip().to_canonical()),
+    )
+}
+
 fn close(reason: String) -> Pending {
     Box::pin(std::future::ready(Outcome::Close(reason)))
 }
@@ -250,5 +265,18 @@ fn encode<M: Message>(api: ApiKey, version: i16, correlation_id: i32, answer: &M
             tracing::error!(?api, version, %error, "an answer cannot be encoded");
             Outcome::Close(format!("{api:?} v{version} cannot be answered: {error}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_of;
+
+    #[test]
+    fn a_members_host_is_its_address_without_the_port_as_kafka_writes_it() {
+        assert_eq!(host_of("127.0.0.1:54314"), "/127.0.0.1");
+        assert_eq!(host_of("[::ffff:10.0.0.7]:54314"), "/10.0.0.7");
+        assert_eq!(host_of("[::1]:9"), "/::1");
+        assert_eq!(host_of("in-process"), "in-process");
     }
 }

@@ -137,7 +137,7 @@ fn beat(
         assignor,
         owned: request.topic_partitions.map(partitions),
         client_id: context.client_id.clone().unwrap_or_default(),
-        client_host: context.peer.to_string(),
+        client_host: context.client_host(),
     })
 }
 

@@ -51,7 +51,7 @@ pub(crate) async fn handle(
         requires_known_member_id: version >= 4,
         supports_skipping_assignment: version >= 9,
         client_id: context.client_id.clone().unwrap_or_default(),
-        client_host: context.peer.to_string(),
+        client_host: context.client_host(),
         session_timeout_ms: request.session_timeout_ms,
         rebalance_timeout_ms,
         protocol_type: request.protocol_type,
