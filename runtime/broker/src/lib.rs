@@ -47,6 +47,7 @@ mod observed;
 mod partition;
 mod refused;
 mod socket;
+mod pattern;
 mod sync_loop;
 #[cfg(test)]
 mod tests;

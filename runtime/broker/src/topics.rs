@@ -6,6 +6,7 @@
 
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::pattern::Pattern;
 use crate::refused::Refused;
 use crate::sync_loop::SyncLoop;
 use crate::{BrokerError, Clock, topic_settings};
@@ -14,10 +15,12 @@ use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// More partitions than this in one topic are refused: each one is a folder with open files.
 pub(crate) const PARTITIONS_MAX: i32 = 10_000;
+/// Regular expressions whose topics are remembered.
+const RESOLVED_MAX: usize = 256;
 /// The topic of the transaction coordinator's log.
 pub(crate) const TRANSACTION_STATE_TOPIC: &str = "__transaction_state";
 /// The topic of the group coordinator's log.
@@ -44,6 +47,13 @@ impl TopicEntry {
     }
 }
 
+/// Which topics regular expressions match, as long as the topics stay as they are.
+#[derive(Debug, Default)]
+struct Resolved {
+    version: u64,
+    by_regex: FxHashMap<String, Arc<[String]>>,
+}
+
 /// Every topic that is served.
 #[derive(Debug)]
 pub(crate) struct PartitionTable {
@@ -51,6 +61,7 @@ pub(crate) struct PartitionTable {
     clock: Clock,
     topics: RwLock<Topics>,
     version: AtomicU64,
+    resolved: Mutex<Resolved>,
     change: tokio::sync::Mutex<()>,
 }
 
@@ -69,6 +80,7 @@ impl PartitionTable {
             clock,
             topics: RwLock::default(),
             version: AtomicU64::new(0),
+            resolved: Mutex::default(),
             change,
         };
         for topic in topics {
@@ -107,6 +119,33 @@ impl PartitionTable {
     }
 
     fn insert(&self, topic: Topic) -> Arc<TopicEntry> {
+    /// The names of the topics that a regular expression matches, without those of the
+    /// coordinators; none if it is not understood. An expression is looked at once for each version
+    /// of the table.
+    pub(crate) fn matching(&self, regex: &str) -> Arc<[String]> {
+        let version = self.version();
+        let resolved = || self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let known = resolved();
+            if let (true, Some(names)) = (known.version == version, known.by_regex.get(regex)) {
+                return names.clone();
+            }
+        }
+        let Ok(pattern) = Pattern::parse(regex) else {
+            return Arc::default();
+        };
+        let topics = self.topics().into_iter();
+        let topics = topics.filter(|topic| !topic.is_internal() && pattern.matches(&topic.name));
+        let names: Arc<[String]> = topics.map(|topic| topic.name.to_string()).collect();
+        let mut known = resolved();
+        if known.version != version || known.by_regex.len() >= RESOLVED_MAX {
+            known.by_regex.clear();
+            known.version = version;
+        }
+        known.by_regex.insert(regex.to_owned(), names.clone());
+        names
+    }
+
         let name: Arc<str> = Arc::from(&*topic.name);
         // Partitions that are served already keep those who wait for them.
         let known = self.topic(&name).filter(|known| known.id == topic.id);

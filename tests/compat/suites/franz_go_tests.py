@@ -68,24 +68,8 @@ def group_etl(bench):
     etl(bench, "TestGroupETL")
 
 
-REGEX = "Test848RegexBrokerResolves"
-
-
-@SUITE.case(gap="of a regular expression the broker knows literals, `.`, `.*` and `.+` alone")
-def regular_expression_that_the_broker_resolves(bench):
-    try:
-        lines = run(bench, "-test.run", f"^{REGEX}$")
-    except AssertionError as error:
-        # A failure is the gap; anything else that keeps it from running is none.
-        if f"--- FAIL: {REGEX}" not in str(error):
-            raise cases.NoVerdict(f"{REGEX}: {error}") from error
-        raise
-    if not any(line.startswith(f"--- PASS: {REGEX}") for line in lines):
-        raise cases.NoVerdict(f"{REGEX} did not run: {lines}")
-
-
 @SUITE.case()
 def all_others(bench):
     """Those of protocols that we refuse leave themselves out."""
-    lines = run(bench, "-test.skip", f"TestTxnEtl|TestGroupETL|{REGEX}")
+    lines = run(bench, "-test.skip", "TestTxnEtl|TestGroupETL")
     assert sum(line.startswith("--- PASS") for line in lines) > 100, lines

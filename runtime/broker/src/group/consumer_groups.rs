@@ -5,11 +5,13 @@
 //! a change carries the journal position that must be durable before it.
 //! Never: decides; the machine does.
 
+use std::sync::Arc;
+
 use millstream_protocol::ErrorCode;
 
 use super::consumer::{
-    Beat, BeatReply, ConsumerGroup, Member, Partitions, Pattern, Reaction, Refusal, Stimulus,
-    TopicShape, TopicTable, react,
+    Beat, BeatReply, ConsumerGroup, Member, Partitions, Reaction, Refusal, Stimulus, TopicShape,
+    TopicTable, react,
 };
 use super::coordinator::Coordinator;
 use super::event::{Event, JoinReply, Reply, Step, SyncReply};
@@ -40,10 +42,8 @@ impl TopicTable for PartitionTable {
         PartitionTable::version(self)
     }
 
-    fn matching(&self, pattern: &Pattern) -> Vec<String> {
-        let topics = self.topics().into_iter();
-        let topics = topics.filter(|topic| !topic.is_internal() && pattern.matches(&topic.name));
-        topics.map(|topic| topic.name.to_string()).collect()
+    fn matching(&self, regex: &str) -> Arc<[String]> {
+        PartitionTable::matching(self, regex)
     }
 
     fn shape(&self, name: &str) -> Option<TopicShape> {

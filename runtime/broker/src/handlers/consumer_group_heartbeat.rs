@@ -1,15 +1,15 @@
 //! ConsumerGroupHeartbeat 0–1: a member of the consumer protocol joins, lives, and leaves.
 //!
-//! Deviations: regular expressions are literals, `.`, `.*`, `.+` and alternatives of these;
-//! INVALID_REGULAR_EXPRESSION answers others. A known member may begin anew with epoch 0 at any
-//! time, and is told its assignment again.
+//! Deviations: a known member may begin anew with epoch 0 at any time, and is told its assignment
+//! again.
 //!
 //! Invariants: an answer that tells of a change of the group comes when that is durable.
 //! Never: waits for other members.
 
 use crate::dispatch::RequestContext;
-use crate::group::{Assignor, Beat, Partitions, Pattern};
+use crate::group::{Assignor, Beat, Partitions};
 use crate::node::Node;
+use crate::pattern::Pattern;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::consumer_group_heartbeat::{Assignment, TopicPartitions};
 use millstream_protocol::messages::{
@@ -98,12 +98,9 @@ fn check(context: &RequestContext, request: &ConsumerGroupHeartbeatRequest) -> R
         _ => {}
     }
     if let Some(regex) = &request.subscribed_topic_regex
-        && Pattern::parse(regex).is_none()
+        && let Err(reason) = Pattern::parse(regex)
     {
-        let message = format!(
-            "'{regex}' has more in it than literals, '.', '.*', '.+' and '|'; name the topics, or let \
-             the client match them"
-        );
+        let message = format!("'{regex}' is no regular expression: {reason}");
         return Err((ErrorCode::INVALID_REGULAR_EXPRESSION, message));
     }
     Ok(())

@@ -548,7 +548,7 @@ async fn transactions_are_listed_by_state_producer_age_and_pattern() {
         .0
         .is_empty()
     );
-    let pattern = Some("oth.*".to_owned());
+    let pattern = Some("(oth|no)[a-f]+r".to_owned());
     let pattern = ListTransactionsRequest {
         transactional_id_pattern: pattern,
         ..all

@@ -3,11 +3,12 @@
 //! Invariants: a refusal has changed nothing.
 //! Never: wire types; handlers translate.
 
+use std::sync::Arc;
+
 use millstream_protocol::{ErrorCode, Uuid};
 
 use super::assignor::Assignor;
 use super::member::Partitions;
-use super::pattern::Pattern;
 
 /// The member epoch that joins.
 pub(crate) const JOIN: i32 = 0;
@@ -40,8 +41,8 @@ pub(crate) trait TopicTable {
     fn version(&self) -> u64;
     /// The topic of that name.
     fn shape(&self, name: &str) -> Option<TopicShape>;
-    /// The names of the topics that match.
-    fn matching(&self, pattern: &Pattern) -> Vec<String>;
+    /// The names of the topics that match a regular expression; none if it is not understood.
+    fn matching(&self, regex: &str) -> Arc<[String]>;
 }
 
 /// One ConsumerGroupHeartbeat. `None` is what has not changed since the last one.

@@ -5,6 +5,7 @@
 //! Never: real time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use millstream_protocol::{ErrorCode, Uuid};
 
@@ -13,10 +14,10 @@ use super::difference::{Stored, difference};
 use super::event::{Beat, BeatReply, JOIN, LEAVE, Limits, PAUSE, Refusal, TopicShape, TopicTable};
 use super::machine::ConsumerGroup;
 use super::member::Partitions;
-use super::pattern::Pattern;
 use super::record::ConsumerRecord;
 use super::state::{GroupState, MemberState};
 use crate::group::event::{Leaver, MemberClaim};
+use crate::pattern::Pattern;
 
 pub(super) const SESSION_MS: i64 = 45_000;
 pub(super) const REBALANCE_MS: i32 = 60_000;
@@ -54,7 +55,8 @@ impl TopicTable for Topics {
         self.shapes.get(name).copied()
     }
 
-    fn matching(&self, pattern: &Pattern) -> Vec<String> {
+    fn matching(&self, regex: &str) -> Arc<[String]> {
+        let pattern = Pattern::parse(regex).expect("a test's expression is one");
         let names = self.shapes.keys();
         names
             .filter(|name| pattern.matches(name))

@@ -10,7 +10,6 @@ use millstream_protocol::Uuid;
 
 use super::assignor::Assignor;
 use super::event::{Beat, TopicShape, TopicTable};
-use super::pattern::Pattern;
 use super::state::{MemberState, Named};
 
 /// Partitions by topic; no topic without any.
@@ -93,15 +92,11 @@ pub(crate) struct Member {
 impl Profile {
     /// The names of the topics that it reads, of those that exist.
     pub(super) fn reads(&self, table: &dyn TopicTable) -> BTreeMap<String, TopicShape> {
-        let pattern = self.regex.as_deref().and_then(Pattern::parse);
-        let matching = pattern.map(|pattern| table.matching(&pattern));
-        let names = self
-            .topics
-            .iter()
-            .cloned()
-            .chain(matching.into_iter().flatten());
-        let known = names.filter_map(|name| Some((table.shape(&name)?, name)));
-        known.map(|(shape, name)| (name, shape)).collect()
+        let matching = self.regex.as_deref().map(|regex| table.matching(regex));
+        let matching = matching.as_deref().unwrap_or_default();
+        let names = self.topics.iter().chain(matching);
+        let known = names.filter_map(|name| Some((name.clone(), table.shape(name)?)));
+        known.collect()
     }
 
     /// The profile with what a heartbeat says anew.

@@ -22,7 +22,6 @@ mod machine;
 #[cfg(test)]
 mod machine_tests;
 mod member;
-mod pattern;
 #[cfg(test)]
 mod properties;
 mod reconcile;
@@ -34,5 +33,4 @@ pub(crate) use difference::{Stored, difference};
 pub(crate) use event::{Beat, BeatReply, Limits, Refusal, TopicShape, TopicTable};
 pub(crate) use machine::ConsumerGroup;
 pub(crate) use member::{Member, Partitions};
-pub(crate) use pattern::Pattern;
 pub(crate) use state::{GroupState, Reaction, Stimulus, react};

@@ -532,7 +532,7 @@ async fn requests_that_cannot_be_meant_are_refused_and_leave_no_group() {
             assignor,
         ),
         (
-            with(|r| r.subscribed_topic_regex = Some("[ab]".to_owned())),
+            with(|r| r.subscribed_topic_regex = Some("[ab".to_owned())),
             regex,
         ),
         (beating("a", None, 1), missing),
@@ -544,4 +544,32 @@ async fn requests_that_cannot_be_meant_are_refused_and_leave_no_group() {
         assert!(answer.error_message.is_some());
     }
     assert_eq!(listed(&mut client).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_regular_expression_is_matched_here_and_follows_the_topics() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let first = client.create_topic("orders-01", 1).await;
+    client.create_topic("orders-x1", 1).await;
+    let with_regex = |regex: &str, request| ConsumerGroupHeartbeatRequest {
+        subscribed_topic_names: None,
+        subscribed_topic_regex: Some(regex.to_owned()),
+        ..request
+    };
+    let told = |answer: ConsumerGroupHeartbeatResponse| {
+        assert_eq!(answer.error_code, ErrorCode::NONE);
+        let topics = answer.assignment.expect("it is told").topic_partitions;
+        let topics: Vec<Uuid> = topics.into_iter().map(|topic| topic.topic_id).collect();
+        topics
+    };
+    let request = with_regex("(orders|payments)-[0-9]{2}", joining("a", None));
+    assert_eq!(told(client.ask(1, request).await), [first]);
+    let second = client.create_topic("payments-07", 1).await;
+    let both = told(client.ask(1, beating("a", None, 1)).await);
+    assert_eq!(both.len(), 2);
+    assert!(both.contains(&second));
+    // The coordinators' topics are nobody's to read by chance.
+    let request = with_regex("_.*[st]", joining("b", None));
+    assert_eq!(told(client.ask(1, request).await), []);
 }
