@@ -677,3 +677,43 @@ fn a_group_that_is_deleted_leaves_tombstones_for_all_that_was_written() {
     }
     assert_eq!(log, Stored::default());
 }
+
+/// A client that is told nothing yet says everything with every heartbeat, as librdkafka does.
+fn all_of_it(id: &str, epoch: i32, topics: &[&str]) -> Beat {
+    Beat {
+        topics: Some(topics.iter().map(|topic| (*topic).to_owned()).collect()),
+        member_epoch: epoch,
+        ..join(id)
+    }
+}
+
+#[test]
+fn a_member_whose_leave_was_lost_and_that_joins_and_subscribes_again_gets_its_target() {
+    let mut room = Room::new();
+    room.topics.set("customers", 4);
+    room.topics.set("payments", 2);
+    room.join("a");
+    room.again("a", 1, partitions("orders", 0..6));
+    // Its leave is lost. It owns nothing, and the group does not know that.
+    let reply = room
+        .beat(&all_of_it("a", JOIN, &["customers"]))
+        .expect("joins");
+    assert_eq!(reply.assignment, Some(Partitions::new()));
+    let mut epoch = reply.member_epoch;
+    for topics in [&["payments"][..], &["orders", "payments"], &["customers"]] {
+        let reply = room.beat(&all_of_it("a", epoch, topics));
+        epoch = reply.expect("is believed").member_epoch;
+    }
+    // What the answers before gave it is taken back first.
+    let reply = room
+        .beat(&all_of_it("a", epoch, &["customers"]))
+        .expect("is believed");
+    assert_eq!(reply.assignment, Some(partitions("customers", 0..4)));
+    assert_eq!(room.group.state(), GroupState::Stable);
+    // And it may leave in order, and come back as somebody new.
+    room.beat(&quiet("a", LEAVE)).expect("leaves");
+    let reply = room
+        .beat(&all_of_it("a", JOIN, &["orders"]))
+        .expect("joins");
+    assert_eq!(reply.assignment, Some(partitions("orders", 0..6)));
+}

@@ -89,11 +89,19 @@ struct Client {
     /// It does not know whether the last heartbeat arrived, so it says everything.
     unsure: bool,
     subscribed: bool,
+    /// It was told an assignment, and has not answered with what it owns.
+    owes_answer: bool,
 }
 
 impl Client {
     fn id(&self) -> String {
         format!("c{}-{}", self.number, self.incarnation)
+    }
+
+    /// Whether it says what it owns only when it has to: when it joins, does not know whether it
+    /// was heard, or was told an assignment.
+    fn is_terse(&self) -> bool {
+        self.number.is_multiple_of(3)
     }
 
     fn is_static(&self) -> bool {
@@ -107,7 +115,7 @@ impl Client {
             instance_id: self.is_static().then(|| format!("i{}", self.number)),
             rebalance_timeout_ms: full.then_some(REBALANCE_MS),
             topics: (full || !self.subscribed).then(|| topics.collect()),
-            owned: Some(self.owned.clone()),
+            owned: (full || self.owes_answer || !self.is_terse()).then(|| self.owned.clone()),
             ..quiet(&self.id(), epoch)
         }
     }
@@ -125,6 +133,7 @@ impl Client {
         let kept = each(&owned).filter(|(topic, p)| has(&told, *topic, *p));
         let kept: Partitions = gather(kept);
         // What is to go goes first, and is told before anything is taken.
+        self.owes_answer |= told != owned;
         self.owned = if kept == owned { told } else { kept };
     }
 }
@@ -189,6 +198,7 @@ impl World {
         match answer {
             Ok(reply) => {
                 client.epoch = reply.member_epoch;
+                client.owes_answer = reply.assignment.is_some();
                 client.told = reply.assignment.unwrap_or_else(|| client.told.clone());
                 client.heard_ms = now_ms;
                 client.unsure = false;
@@ -298,8 +308,45 @@ impl World {
     }
 }
 
+/// Rounds of heartbeats in which everybody gets what it is to have: to let go and to say so, to
+/// take what others have let go, and to be told of it all.
+const ROUNDS_MAX: usize = 8;
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn who_obeys_and_answers_gets_its_target_within_some_heartbeats(
+        acts in prop::collection::vec(act(), 1..120),
+    ) {
+        let mut world = World::new();
+        for act in acts {
+            world.act(act);
+        }
+        // Whoever is gone for good is so by now; everybody else is heard all the while.
+        for _ in 0..16 {
+            (0..CLIENTS).for_each(|client| world.beat(client, true));
+            world.wait(i64::from(REBALANCE_MS) / 15);
+        }
+        for client in 0..CLIENTS {
+            let client = &mut world.clients[client];
+            client.topics = [client.number % 3].into();
+            client.subscribed = false;
+        }
+        for _ in 0..ROUNDS_MAX {
+            for client in 0..CLIENTS {
+                world.beat(client, true);
+                world.clients[client].obey();
+                world.check();
+            }
+        }
+        let group = &world.room.group;
+        prop_assert_eq!(group.state(), GroupState::Stable);
+        for client in &world.clients {
+            let target = group.targets.get(&client.id()).cloned().unwrap_or_default();
+            prop_assert_eq!(&client.owned, &target, "{}", client.id());
+        }
+    }
 
     #[test]
     fn no_partition_has_two_owners_and_everybody_gets_what_it_is_to_have(
