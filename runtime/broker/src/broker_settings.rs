@@ -66,8 +66,20 @@ settings! {
     "group.consumer.heartbeat.interval.ms": Int =
         |config| config.group_consumer_heartbeat_interval_ms,
         "How often a member of the consumer protocol is to be heard of.";
+    "group.consumer.max.heartbeat.interval.ms": Int =
+        |config| config.group_consumer_max_heartbeat_interval_ms,
+        "Longest time between heartbeats that a group may be given.";
+    "group.consumer.max.session.timeout.ms": Int =
+        |config| config.group_consumer_max_session_timeout_ms,
+        "Longest silence of a member that a group may be given.";
     "group.consumer.max.size": Int = |config| config.group_consumer_max_size.min(i32::MAX as usize),
         "Most members of a group of the consumer protocol.";
+    "group.consumer.min.heartbeat.interval.ms": Int =
+        |config| config.group_consumer_min_heartbeat_interval_ms,
+        "Shortest time between heartbeats that a group may be given.";
+    "group.consumer.min.session.timeout.ms": Int =
+        |config| config.group_consumer_min_session_timeout_ms,
+        "Shortest silence of a member that a group may be given.";
     "group.consumer.session.timeout.ms": Int = |config| config.group_consumer_session_timeout_ms,
         "How long a member of the consumer protocol may be silent.";
     "group.initial.rebalance.delay.ms": Int = |config| config.group_initial_rebalance_delay_ms,

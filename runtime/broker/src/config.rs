@@ -124,6 +124,16 @@ pub struct BrokerConfig {
     pub group_consumer_session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`. Default 5,000.
     pub group_consumer_heartbeat_interval_ms: i32,
+    /// `group.consumer.min.session.timeout.ms`: shortest one that a group may be given. Default
+    /// 45,000.
+    pub group_consumer_min_session_timeout_ms: i32,
+    /// `group.consumer.max.session.timeout.ms`: longest one. Default 60,000.
+    pub group_consumer_max_session_timeout_ms: i32,
+    /// `group.consumer.min.heartbeat.interval.ms`: shortest one that a group may be given. Default
+    /// 5,000.
+    pub group_consumer_min_heartbeat_interval_ms: i32,
+    /// `group.consumer.max.heartbeat.interval.ms`: longest one. Default 15,000.
+    pub group_consumer_max_heartbeat_interval_ms: i32,
     /// `group.consumer.max.size`. Default unlimited.
     pub group_consumer_max_size: usize,
 }
@@ -172,6 +182,10 @@ impl Default for BrokerConfig {
             group_max_size: usize::MAX,
             group_consumer_session_timeout_ms: 45_000,
             group_consumer_heartbeat_interval_ms: 5_000,
+            group_consumer_min_session_timeout_ms: 45_000,
+            group_consumer_max_session_timeout_ms: 60_000,
+            group_consumer_min_heartbeat_interval_ms: 5_000,
+            group_consumer_max_heartbeat_interval_ms: 15_000,
             group_consumer_max_size: usize::MAX,
         }
     }
@@ -236,6 +250,12 @@ impl BrokerConfig {
                 ),
             });
         }
+        self.validate_group_bounds()?;
+        self.validate_memory()?;
+        self.validate_log_settings()
+    }
+
+    fn validate_group_bounds(&self) -> Result<(), BrokerError> {
         if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms {
             return Err(BrokerError::Config {
                 name: "group.consumer.heartbeat.interval.ms",
@@ -246,8 +266,29 @@ impl BrokerConfig {
                 ),
             });
         }
-        self.validate_memory()?;
-        self.validate_log_settings()
+        let bounded = [
+            (
+                "group.consumer.session.timeout.ms",
+                self.group_consumer_session_timeout_ms,
+                self.group_consumer_min_session_timeout_ms,
+                self.group_consumer_max_session_timeout_ms,
+            ),
+            (
+                "group.consumer.heartbeat.interval.ms",
+                self.group_consumer_heartbeat_interval_ms,
+                self.group_consumer_min_heartbeat_interval_ms,
+                self.group_consumer_max_heartbeat_interval_ms,
+            ),
+        ];
+        for (name, value, least, most) in bounded {
+            if value < least || value > most {
+                return Err(BrokerError::Config {
+                    name,
+                    reason: format!("{value} is not between its bounds, {least} and {most}"),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn validate_memory(&self) -> Result<(), BrokerError> {

@@ -39,15 +39,17 @@ mod dispatch;
 mod error;
 mod fetch_sessions;
 mod group;
+mod group_settings;
 mod handlers;
 mod listener;
 mod memory;
 mod node;
 mod observed;
+mod overrides;
 mod partition;
+mod pattern;
 mod refused;
 mod socket;
-mod pattern;
 mod sync_loop;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@
 use crate::fetch_sessions::FetchSessions;
 use crate::memory::Memory;
 use crate::observed::Observed;
+use crate::overrides::Overrides;
 use crate::partition::Partition;
 use crate::sync_loop::SyncLoop;
 use crate::topics::PartitionTable;
@@ -40,6 +41,7 @@ pub(crate) struct Node {
     pub(crate) directory: LogDirectory,
     pub(crate) clock: Clock,
     pub(crate) partitions: PartitionTable,
+    pub(crate) overrides: Overrides,
     pub(crate) transactions: transaction::Coordinator,
     pub(crate) groups: group::Coordinator,
     pub(crate) sync: Arc<SyncLoop>,
@@ -62,6 +64,7 @@ impl Node {
         let sync = SyncLoop::start(&config, &directory)?;
         Ok(Arc::new(Self {
             partitions: PartitionTable::new(directory.topics(), sync.clone(), clock),
+            overrides: Overrides::stored(directory.other_settings()),
             transactions: transaction::Coordinator::new(&config),
             groups: group::Coordinator::new(&config),
             memory: Arc::new(Memory::new(

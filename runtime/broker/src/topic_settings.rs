@@ -30,6 +30,8 @@ pub(crate) enum Source {
     Broker = 4,
     /// Nobody's choice.
     Default = 5,
+    /// Given for the group.
+    Group = 8,
 }
 
 /// One setting.

@@ -89,6 +89,11 @@ impl PartitionTable {
         table
     }
 
+    /// Held while the directory's catalogue changes.
+    pub(crate) async fn lock_changes(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.change.lock().await
+    }
+
     /// The topic of that name.
     pub(crate) fn topic(&self, name: &str) -> Option<Arc<TopicEntry>> {
         self.read().by_name.get(name).cloned()
@@ -114,11 +119,6 @@ impl PartitionTable {
         self.version.load(Ordering::Acquire)
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Topics> {
-        self.topics.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn insert(&self, topic: Topic) -> Arc<TopicEntry> {
     /// The names of the topics that a regular expression matches, without those of the
     /// coordinators; none if it is not understood. An expression is looked at once for each version
     /// of the table.
@@ -146,6 +146,11 @@ impl PartitionTable {
         names
     }
 
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Topics> {
+        self.topics.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, topic: Topic) -> Arc<TopicEntry> {
         let name: Arc<str> = Arc::from(&*topic.name);
         // Partitions that are served already keep those who wait for them.
         let known = self.topic(&name).filter(|known| known.id == topic.id);
@@ -187,7 +192,7 @@ impl Node {
         partitions: i32,
         configs: BTreeMap<String, String>,
     ) -> Result<Arc<TopicEntry>, ErrorCode> {
-        let _one_at_a_time = self.partitions.change.lock().await;
+        let _one_at_a_time = self.partitions.lock_changes().await;
         if self.partitions.topic(name).is_some() {
             return Err(ErrorCode::TOPIC_ALREADY_EXISTS);
         }
@@ -215,7 +220,7 @@ impl Node {
         validate_only: bool,
         change: impl FnOnce(&BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refused>,
     ) -> Result<(), Refused> {
-        let _one_at_a_time = self.partitions.change.lock().await;
+        let _one_at_a_time = self.partitions.lock_changes().await;
         let entry = self.partitions.topic(name);
         let entry = entry.ok_or_else(|| Refused::unknown_topic(name))?;
         let configs = change(&entry.configs)?;
@@ -243,7 +248,7 @@ impl Node {
         total: i32,
         validate_only: bool,
     ) -> Result<(), Refused> {
-        let _one_at_a_time = self.partitions.change.lock().await;
+        let _one_at_a_time = self.partitions.lock_changes().await;
         let entry = self.partitions.topic(name);
         let count = entry.ok_or_else(|| Refused::unknown_topic(name))?;
         let count = i32::try_from(count.partitions.len()).unwrap_or(i32::MAX);
@@ -295,7 +300,7 @@ impl Node {
 
     /// Deletes a topic with all its data. After an error it is served as before.
     pub(crate) async fn delete_topic(self: &Arc<Self>, name: &str) -> Result<(), ErrorCode> {
-        let _one_at_a_time = self.partitions.change.lock().await;
+        let _one_at_a_time = self.partitions.lock_changes().await;
         self.partitions
             .topic(name)
             .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;

@@ -1,10 +1,12 @@
-//! The topic catalogue: which topics there are, in one small file that is replaced as a whole.
+//! The catalogue: which topics there are, and what else has settings, in one small file that is
+//! replaced as a whole.
 //!
 //! ```text
-//! millstream-catalogue 1
+//! millstream-catalogue 1                           (2 once there are settings of something else)
 //! next-topic 7
 //! topic <name> <id> <partitions>
-//! config <key>=<value, with \\ \n \r escaped>      (of the topic above)
+//! config <key>=<value, with \\ \n \r escaped>      (of what is above)
+//! settings <kind> <name, escaped>
 //! crc32c <8 hex digits over everything before>
 //! ```
 //!
@@ -22,7 +24,9 @@ use crate::storage::{OpenMode, Storage, read_all, replace};
 
 /// The catalogue's file, below the data directory.
 pub const FILE: &str = "catalogue";
-const VERSION: u32 = 1;
+/// The version that knows settings of other things than topics; a catalogue without such has 1,
+/// which older programs read.
+const VERSION: u32 = 2;
 const NAME_BYTES_MAX: usize = 249;
 const PARTITIONS_MAX: i32 = 100_000;
 
@@ -34,11 +38,24 @@ pub(crate) struct TopicEntry {
     pub(crate) configs: BTreeMap<String, String>,
 }
 
-/// All topics by name.
+/// Settings by their names.
+pub type Settings = BTreeMap<String, String>;
+
+/// Settings of what is no topic, by its kind (a word) and its name.
+pub type OtherSettings = BTreeMap<(String, String), Settings>;
+
+/// All topics by name, and the settings of other things.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Catalogue {
     pub(crate) topics: BTreeMap<String, TopicEntry>,
     pub(crate) next_topic: u64,
+    pub(crate) others: OtherSettings,
+}
+
+/// What the lines of settings that follow belong to.
+enum Section {
+    Topic(String),
+    Other(String, String),
 }
 
 /// Checks a topic's name by Kafka's rules.
@@ -158,15 +175,23 @@ impl Catalogue {
     }
 
     fn encode(&self) -> Vec<u8> {
+        let version = if self.others.is_empty() { 1 } else { VERSION };
         let mut text = format!(
-            "millstream-catalogue {VERSION}\nnext-topic {}\n",
+            "millstream-catalogue {version}\nnext-topic {}\n",
             self.next_topic
         );
-        for (name, entry) in &self.topics {
-            text.push_str(&format!("topic {name} {} {}\n", entry.id, entry.partitions));
-            for (key, value) in &entry.configs {
+        let push = |text: &mut String, settings: &Settings| {
+            for (key, value) in settings {
                 text.push_str(&format!("config {}={}\n", escape(key), escape(value)));
             }
+        };
+        for (name, entry) in &self.topics {
+            text.push_str(&format!("topic {name} {} {}\n", entry.id, entry.partitions));
+            push(&mut text, &entry.configs);
+        }
+        for ((kind, name), settings) in &self.others {
+            text.push_str(&format!("settings {kind} {}\n", escape(name)));
+            push(&mut text, settings);
         }
         let crc = crc_fast::crc32_iscsi(text.as_bytes());
         text.push_str(&format!("crc32c {crc:08x}\n"));
@@ -198,7 +223,7 @@ impl Catalogue {
             return Err(damaged(0, "its checksum does not match"));
         }
         let mut catalogue = Catalogue::default();
-        let mut current: Option<String> = None;
+        let mut current = None;
         for (index, line) in body.lines().enumerate().skip(1) {
             catalogue
                 .take_line(line, &mut current)
@@ -207,7 +232,7 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    fn take_line(&mut self, line: &str, current: &mut Option<String>) -> Option<()> {
+    fn take_line(&mut self, line: &str, current: &mut Option<Section>) -> Option<()> {
         let (kind, rest) = line.split_once(' ')?;
         match kind {
             "next-topic" => self.next_topic = rest.parse().ok()?,
@@ -223,12 +248,24 @@ impl Catalogue {
                     configs: BTreeMap::new(),
                 };
                 self.topics.insert(name.clone(), entry);
-                *current = Some(name);
+                *current = Some(Section::Topic(name));
+            }
+            "settings" => {
+                let (kind, name) = rest.split_once(' ')?;
+                let (kind, name) = (kind.to_owned(), unescape(name)?);
+                self.others
+                    .insert((kind.clone(), name.clone()), Settings::new());
+                *current = Some(Section::Other(kind, name));
             }
             "config" => {
                 let (key, value) = rest.split_once('=')?;
-                let entry = self.topics.get_mut(current.as_ref()?)?;
-                entry.configs.insert(unescape(key)?, unescape(value)?);
+                let settings = match current.as_ref()? {
+                    Section::Topic(name) => &mut self.topics.get_mut(name)?.configs,
+                    Section::Other(kind, name) => {
+                        self.others.get_mut(&(kind.clone(), name.clone()))?
+                    }
+                };
+                settings.insert(unescape(key)?, unescape(value)?);
             }
             _ => return None,
         }
@@ -263,9 +300,30 @@ mod tests {
             ("orders.audit".to_owned(), entry),
             ("z-1_x".to_owned(), other),
         ]);
+        let group = ("group".to_owned(), "a group\nwith lines=".to_owned());
+        let brokers = ("broker".to_owned(), String::new());
+        let setting = |name: &str| Settings::from([(name.to_owned(), "7".to_owned())]);
         Catalogue {
             topics,
             next_topic: 12,
+            others: [
+                (group, setting("consumer.session.timeout.ms")),
+                (brokers, setting("log.retention.ms")),
+            ]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn a_catalogue_of_topics_alone_is_one_that_older_programs_read() {
+        let topics = Catalogue {
+            others: OtherSettings::new(),
+            ..sample()
+        };
+        for (catalogue, version) in [(topics, 1), (sample(), 2)] {
+            let first = format!("millstream-catalogue {version}\n");
+            assert!(catalogue.encode().starts_with(first.as_bytes()));
+            assert_eq!(Catalogue::decode(&catalogue.encode()).unwrap(), catalogue);
         }
     }
 
@@ -293,12 +351,12 @@ mod tests {
 
     #[test]
     fn a_newer_catalogue_is_refused_by_its_version() {
-        let refused = Catalogue::decode(b"millstream-catalogue 2\nwhatever\n").unwrap_err();
+        let refused = Catalogue::decode(b"millstream-catalogue 3\nwhatever\n").unwrap_err();
         assert!(matches!(
             refused,
             LogError::NewerFormat {
-                found: 2,
-                supported: 1,
+                found: 3,
+                supported: 2,
                 ..
             }
         ));

@@ -103,6 +103,8 @@ struct Inner {
     /// Held while topics come and go and while checkpoint files are written.
     structure: Mutex<Structure>,
     topics: RwLock<Topics>,
+    /// What holds for partitions whose topic has no setting of its own.
+    defaults: RwLock<PartitionConfig>,
     checkpointing: Mutex<()>,
     compacting: Mutex<()>,
     uncleanable: Mutex<Uncleanable>,
@@ -163,7 +165,6 @@ impl LogDirectory {
             topics.insert(topic);
         }
         files::write_reserve(&*storage, config.reserve_bytes);
-        let (points, log_starts) = (recovered.points, recovered.log_starts);
         let cleaned = compact::load_cleaned(&*storage)?;
         let inner = Inner {
             storage,
@@ -173,11 +174,12 @@ impl LogDirectory {
             report: recovered.report,
             structure: Mutex::new(Structure {
                 catalogue,
-                points,
-                log_starts,
+                points: recovered.points,
+                log_starts: recovered.log_starts,
                 cleaned,
             }),
             topics: RwLock::new(topics),
+            defaults: RwLock::new(config.partition.clone()),
             checkpointing: Mutex::new(()),
             compacting: Mutex::new(()),
             uncleanable: Mutex::default(),

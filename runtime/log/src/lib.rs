@@ -30,6 +30,7 @@ mod tail;
 mod validate;
 
 pub use append_error::{AppendError, ReadError};
+pub use catalogue::{OtherSettings, Settings};
 pub use directory::{
     CompactedPartition, CompactionReport, DirectoryConfig, LogDirectory, Topic,
     UncompactedPartition,

@@ -56,11 +56,6 @@ impl TopicTable for PartitionTable {
 }
 
 impl Coordinator {
-    /// How often members are to be heard of.
-    pub(crate) fn consumer_heartbeat_ms(&self) -> i32 {
-        self.consumer_heartbeat_ms
-    }
-
     /// ConsumerGroupHeartbeat. Returns the answer, and the journal position that must be durable
     /// before it is given.
     pub(crate) fn beat(
@@ -72,7 +67,8 @@ impl Coordinator {
         let failed = |error: ErrorCode| Refusal::new(error, error.to_string());
         let shard = self.shard_of(group_id).map_err(failed)?;
         let now_ms = node.now_ms();
-        let (limits, topics) = (self.consumer_limits, &node.partitions);
+        let limits = self.consumer_limits(node, group_id);
+        let topics = &node.partitions;
         let mut state = shard.lock();
         if let Some(group) = state.consumers.get_mut(group_id)
             && let Some(reply) = group.beat_quietly(now_ms, beat, limits, topics)

@@ -37,8 +37,7 @@ use crate::{BrokerConfig, BrokerError};
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     pub(super) limits: GroupLimits,
-    pub(super) consumer_limits: consumer::Limits,
-    pub(super) consumer_heartbeat_ms: i32,
+    consumer_members_max: usize,
     pub(super) offset_metadata_max: usize,
     pub(super) offsets_retention_ms: i64,
     shards: OnceLock<Vec<Shard>>,
@@ -84,11 +83,7 @@ impl Coordinator {
                 initial_rebalance_delay_ms: config.group_initial_rebalance_delay_ms.into(),
                 members_max: config.group_max_size,
             },
-            consumer_limits: consumer::Limits {
-                session_timeout_ms: config.group_consumer_session_timeout_ms,
-                members_max: config.group_consumer_max_size,
-            },
-            consumer_heartbeat_ms: config.group_consumer_heartbeat_interval_ms,
+            consumer_members_max: config.group_consumer_max_size,
             offset_metadata_max: config.offset_metadata_max_bytes,
             offsets_retention_ms: config.offsets_retention_ms,
             shards: OnceLock::new(),
@@ -119,7 +114,8 @@ impl Coordinator {
                     reason: corrupt.reason,
                 })?;
             let records = replay.record_count;
-            let state = replay.finish(self.limits, self.consumer_limits, node.now_ms());
+            let consumer_limits = |group_id: &str| self.consumer_limits(node, group_id);
+            let state = replay.finish(self.limits, consumer_limits, node.now_ms());
             tracing::debug!(
                 partition = index,
                 records,
@@ -160,6 +156,14 @@ impl Coordinator {
             self.durable(node, position).await?;
         }
         Ok(reply)
+    }
+
+    /// What holds for a group of the consumer protocol now.
+    pub(super) fn consumer_limits(&self, node: &Node, group_id: &str) -> consumer::Limits {
+        consumer::Limits {
+            session_timeout_ms: node.timeouts_of(group_id).session_ms,
+            members_max: self.consumer_members_max,
+        }
     }
 
     /// Waits until the journal is durable up to `position`; the error is what a client of a group

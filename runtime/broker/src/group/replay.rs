@@ -148,13 +148,20 @@ impl Replay {
     }
 
     /// The groups as they are now that everything has been read; sessions begin at `now_ms`.
-    pub(super) fn finish(self, classic: GroupLimits, consumer: Limits, now_ms: i64) -> ShardState {
+    pub(super) fn finish(
+        self,
+        classic: GroupLimits,
+        consumer: impl Fn(&str) -> Limits,
+        now_ms: i64,
+    ) -> ShardState {
         let group = |(id, value): (String, GroupMetadataValue)| {
             (id.clone(), Group::from_record(id, value, classic, now_ms))
         };
         let consumers = self.consumers.into_iter();
-        let consumers =
-            consumers.filter_map(|(id, stored)| Some((id, stored.into_group(consumer, now_ms)?)));
+        let consumers = consumers.filter_map(|(id, stored)| {
+            let limits = consumer(&id);
+            Some((id, stored.into_group(limits, now_ms)?))
+        });
         let consumers = consumers.collect();
         let groups = self.groups.into_iter().map(group).collect();
         ShardState::loaded(groups, consumers, self.offsets)

@@ -53,7 +53,7 @@ pub(crate) async fn handle(
     ConsumerGroupHeartbeatResponse {
         member_id: Some(reply.member_id),
         member_epoch: reply.member_epoch,
-        heartbeat_interval_ms: node.groups.consumer_heartbeat_ms(),
+        heartbeat_interval_ms: node.timeouts_of(&group_id).heartbeat_ms,
         assignment: reply.assignment.map(assignment),
         ..Default::default()
     }

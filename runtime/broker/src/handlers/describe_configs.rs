@@ -1,17 +1,18 @@
-//! DescribeConfigs 1–4, for topics and for this broker.
+//! DescribeConfigs 1–4, for topics, for this broker and for groups.
 //!
-//! Deviations: settings of groups, client metrics and loggers do not exist.
+//! Deviations: settings of client metrics and loggers do not exist.
 //!
 //! Invariants: a topic's settings are the effective ones, each with where it comes from and, where
 //! that is asked for, where it would come from otherwise.
 //! Never: shows a setting that is in force otherwise than the log has it.
 
-use super::{RESOURCE_BROKER, RESOURCE_TOPIC};
+use super::{RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC};
 use crate::broker_settings::{self, BrokerSetting};
 use crate::dispatch::RequestContext;
+use crate::group_settings::{self, GroupSetting};
 use crate::node::Node;
 use crate::refused::Refused;
-use crate::topic_settings::{self, Effective, Source};
+use crate::topic_settings::{self, Effective, Kind, Source};
 use millstream_protocol::messages::describe_configs::{
     DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResult,
     DescribeConfigsSynonym,
@@ -49,6 +50,7 @@ fn describe(node: &Node, resource: DescribeConfigsResource) -> DescribeConfigsRe
     let found = match resource.resource_type {
         RESOURCE_TOPIC => topic(node, name),
         RESOURCE_BROKER => broker(node, name),
+        RESOURCE_GROUP => group(node, name),
         other => Err(Refused::invalid(format!(
             "resources of type {other} have no settings"
         ))),
@@ -128,6 +130,32 @@ fn of_broker(setting: BrokerSetting) -> DescribeConfigsResourceResult {
         documentation: Some(setting.documentation.to_owned()),
         ..Default::default()
     }
+}
+
+/// A group's settings, whether there is such a group or not.
+fn group(node: &Node, name: &str) -> Found {
+    if name.is_empty() {
+        return Err(Refused::invalid("the group's name is empty"));
+    }
+    let own = node.overrides.given().groups.get(name).cloned();
+    let own = own.unwrap_or_default();
+    let of_group = |setting: &GroupSetting| {
+        let (value, is_own) = setting.effective(&own, &node.config);
+        let source = match is_own {
+            true => Source::Group,
+            false => Source::Default,
+        };
+        DescribeConfigsResourceResult {
+            name: setting.name.to_owned(),
+            value: Some(value.clone()),
+            config_source: source as i8,
+            synonyms: vec![synonym(setting.name, Some(value), source)],
+            config_type: Kind::Int as i8,
+            documentation: Some(setting.documentation.to_owned()),
+            ..Default::default()
+        }
+    };
+    Ok(group_settings::SETTINGS.iter().map(of_group).collect())
 }
 
 fn synonym(name: &str, value: Option<String>, source: Source) -> DescribeConfigsSynonym {

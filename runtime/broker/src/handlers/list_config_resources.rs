@@ -1,11 +1,12 @@
-//! ListConfigResources 0–1: what has settings here: the topics and this broker.
+//! ListConfigResources 0–1: what has settings here: the topics, this broker, and groups that were
+//! given some.
 //!
-//! Deviations: groups, loggers and client metrics have no settings here, so none is listed.
+//! Deviations: loggers and client metrics have no settings here, so none is listed.
 //!
 //! Invariants: version 0, which only asks for client metrics, is answered with nothing.
 //! Never: waits.
 
-use super::{RESOURCE_BROKER, RESOURCE_TOPIC};
+use super::{RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use millstream_protocol::ErrorCode;
@@ -14,7 +15,7 @@ use millstream_protocol::messages::{ListConfigResourcesRequest, ListConfigResour
 use std::sync::Arc;
 
 /// The types that Kafka knows: topics, brokers, their loggers, client metrics, groups.
-const TYPES: [i8; 5] = [RESOURCE_TOPIC, RESOURCE_BROKER, 8, 16, 32];
+const TYPES: [i8; 5] = [RESOURCE_TOPIC, RESOURCE_BROKER, 8, 16, RESOURCE_GROUP];
 
 /// Lists the resources of the types asked for; all if none is named.
 pub(crate) async fn handle(
@@ -42,6 +43,11 @@ pub(crate) async fn handle(
         let topics = node.partitions.topics().into_iter();
         config_resources
             .extend(topics.map(|topic| resource(RESOURCE_TOPIC, topic.name.to_string())));
+    }
+    if wanted(RESOURCE_GROUP) {
+        let given = node.overrides.given();
+        let groups = given.groups.keys();
+        config_resources.extend(groups.map(|group| resource(RESOURCE_GROUP, group.clone())));
     }
     ListConfigResourcesResponse {
         config_resources,

@@ -7,6 +7,7 @@ pub(crate) mod add_offsets_to_txn;
 pub(crate) mod add_partitions_to_txn;
 pub(crate) mod alter_configs;
 pub(crate) mod api_versions;
+mod config_changes;
 pub(crate) mod consumer_group_describe;
 pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_partitions;
@@ -56,6 +57,8 @@ pub(crate) const REPLICATION_FACTOR: i16 = 1;
 pub(crate) const RESOURCE_TOPIC: i8 = 2;
 /// A broker.
 pub(crate) const RESOURCE_BROKER: i8 = 4;
+/// A group of the consumer protocol.
+pub(crate) const RESOURCE_GROUP: i8 = 32;
 /// Everything that may be done to a topic, as Kafka's bits: read, write, create, delete, alter,
 /// describe, describe configs, alter configs.
 pub(crate) const TOPIC_OPERATIONS: i32 =

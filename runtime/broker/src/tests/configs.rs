@@ -16,13 +16,13 @@ use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatch, Re
 use std::sync::Arc;
 
 const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
-const SET: i8 = 0;
-const DELETE: i8 = 1;
-const APPEND: i8 = 2;
+pub(super) const BROKER: i8 = 4;
+pub(super) const SET: i8 = 0;
+pub(super) const DELETE: i8 = 1;
+pub(super) const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
-async fn describe(
+pub(super) async fn describe(
     client: &mut Client,
     kind: i8,
     name: &str,
@@ -57,7 +57,7 @@ async fn setting(client: &mut Client, topic: &str, name: &str) -> (String, i8, S
     (value, config.config_source, synonyms.join(" "))
 }
 
-fn operation(
+pub(super) fn operation(
     name: &str,
     config_operation: i8,
     value: Option<&str>,
@@ -69,7 +69,7 @@ fn operation(
     }
 }
 
-async fn change(
+pub(super) async fn change(
     client: &mut Client,
     resource: (i8, &str),
     configs: Vec<incremental::AlterableConfig>,

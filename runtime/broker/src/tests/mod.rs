@@ -13,6 +13,7 @@ mod cost;
 mod data_path;
 mod durability;
 mod fetch_sessions;
+mod group_configs;
 pub(crate) mod harness;
 mod held;
 mod partitions;

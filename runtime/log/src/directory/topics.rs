@@ -7,15 +7,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use millstream_protocol::Uuid;
 
-use super::{Inner, LogDirectory, Topic, files, lock};
-use crate::catalogue::{Catalogue, TopicEntry, check_partitions, derive_id};
+use super::{DirectoryConfig, Inner, LogDirectory, Topic, files, lock};
+use crate::catalogue::{
+    Catalogue, OtherSettings, Settings, TopicEntry, check_partitions, derive_id,
+};
 use crate::error::LogError;
 use crate::layout;
 use crate::partition::{PartitionLog, Recovery};
+use crate::partition_config::PartitionConfig;
 use crate::recovery::Opening;
 
 #[derive(Default)]
@@ -103,11 +106,7 @@ impl LogDirectory {
     ) -> Result<Topic, LogError> {
         self.check()?;
         let inner = &*self.inner;
-        let config = inner.config.partition.clone().with_configs(&configs);
-        let config = config.map_err(|invalid| LogError::InvalidConfig {
-            name: format!("{} of topic {name}", invalid.name),
-            reason: invalid.to_string(),
-        })?;
+        let config = of_topic(inner.defaults(), name, &configs)?;
         let mut structure = lock(&inner.structure);
         let mut catalogue = structure.catalogue.clone();
         let entry = entry_of(&mut catalogue, name)?;
@@ -121,6 +120,58 @@ impl LogDirectory {
         topic.configs = configs;
         self.write_topics().insert(topic.clone());
         Ok(topic)
+    }
+
+    /// Puts other settings in force for partitions whose topic has none of its own, those that are
+    /// open and those to come. The directory does not keep them: an opening is told them again.
+    /// After an error those count that were before.
+    pub fn set_defaults(&self, defaults: PartitionConfig) -> Result<(), LogError> {
+        self.check()?;
+        let inner = &*self.inner;
+        // No topic comes or changes meanwhile.
+        let _structure = lock(&inner.structure);
+        let topics = self.topics();
+        let configs = topics
+            .iter()
+            .map(|topic| of_topic(defaults.clone(), &topic.name, &topic.configs));
+        let configs: Vec<PartitionConfig> = configs.collect::<Result<_, _>>()?;
+        *inner
+            .defaults
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = defaults;
+        for (topic, config) in topics.iter().zip(configs) {
+            for log in &topic.partitions {
+                log.set_config(config.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings of what is no topic, as they were stored.
+    pub fn other_settings(&self) -> OtherSettings {
+        lock(&self.inner.structure).catalogue.others.clone()
+    }
+
+    /// Stores the settings of something that is no topic, durably; none are forgotten. `kind` is a
+    /// word. After an error it has those that it had.
+    pub fn store_settings(
+        &self,
+        kind: &str,
+        name: &str,
+        settings: Settings,
+    ) -> Result<(), LogError> {
+        self.check()?;
+        let inner = &*self.inner;
+        let mut structure = lock(&inner.structure);
+        let mut catalogue = structure.catalogue.clone();
+        let key = (kind.to_owned(), name.to_owned());
+        match settings.is_empty() {
+            true => catalogue.others.remove(&key),
+            false => catalogue.others.insert(key, settings),
+        };
+        self.note(catalogue.store(&*inner.storage))?;
+        structure.catalogue = catalogue;
+        Ok(())
     }
 
     /// Adds empty partitions, durably, until the topic has `total` of them. After an error the
@@ -207,6 +258,19 @@ impl LogDirectory {
     }
 }
 
+/// A topic's settings over the defaults.
+fn of_topic(
+    defaults: PartitionConfig,
+    name: &str,
+    configs: &Settings,
+) -> Result<PartitionConfig, LogError> {
+    let config = defaults.with_configs(configs);
+    config.map_err(|invalid| LogError::InvalidConfig {
+        name: format!("{} of topic {name}", invalid.name),
+        reason: invalid.to_string(),
+    })
+}
+
 fn entry_of<'a>(catalogue: &'a mut Catalogue, name: &str) -> Result<&'a mut TopicEntry, LogError> {
     let entry = catalogue.topics.get_mut(name);
     entry.ok_or_else(|| LogError::UnknownTopic {
@@ -215,6 +279,11 @@ fn entry_of<'a>(catalogue: &'a mut Catalogue, name: &str) -> Result<&'a mut Topi
 }
 
 impl Inner {
+    fn defaults(&self) -> PartitionConfig {
+        let defaults = self.defaults.read();
+        defaults.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn create_partitions(
         &self,
         name: &str,
@@ -229,11 +298,14 @@ impl Inner {
         self.storage
             .sync_dir(root)
             .map_err(|error| LogError::io("sync", root, error))?;
-        let (storage, config, journal) = (&self.storage, &self.config, &self.journal);
+        let config = DirectoryConfig {
+            partition: self.defaults(),
+            ..self.config.clone()
+        };
         let opening = Opening {
-            storage,
-            config,
-            journal,
+            storage: &self.storage,
+            config: &config,
+            journal: &self.journal,
         };
         let open = |partition| {
             let log = opening.open_partition(name, entry, partition, Recovery::Clean)?;

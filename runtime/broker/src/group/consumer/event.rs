@@ -17,10 +17,10 @@ pub(crate) const LEAVE: i32 = -1;
 /// The member epoch with which a static member leaves until it is back.
 pub(crate) const PAUSE: i32 = -2;
 
-/// What the broker's settings say about every group of the consumer protocol.
+/// What the settings say about a group of the consumer protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// `group.consumer.session.timeout.ms`.
+    /// `consumer.session.timeout.ms` of the group.
     pub(crate) session_timeout_ms: i32,
     /// `group.consumer.max.size`.
     pub(crate) members_max: usize,

@@ -88,7 +88,7 @@ fn transactional_batches_wait_for_their_marker_while_they_are_read_back() {
     ] {
         replay.batch(&batch, DECOMPRESSED_MAX).expect("readable");
     }
-    let state = replay.finish(GroupLimits::default(), Limits::default(), 0);
+    let state = replay.finish(GroupLimits::default(), |_| Limits::default(), 0);
     let read = |partition| state.offsets.get("g", "t", partition).map(|o| o.offset);
     assert_eq!((read(0), read(1), read(2)), (Some(10), None, Some(1)));
     assert!(state.offsets.is_pending("g", "t", 0));
@@ -105,7 +105,7 @@ fn b15_a_compacted_log_with_gaps_reads_back_the_same() {
     ] {
         replay.batch(&batch, DECOMPRESSED_MAX).expect("readable");
     }
-    let state = replay.finish(GroupLimits::default(), Limits::default(), 0);
+    let state = replay.finish(GroupLimits::default(), |_| Limits::default(), 0);
     let read = |partition| state.offsets.get("g", "t", partition).map(|o| o.offset);
     assert_eq!((read(0), read(1)), (Some(5), Some(6)));
 }

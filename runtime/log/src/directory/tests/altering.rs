@@ -96,3 +96,53 @@ fn partitions_only_grow_and_a_failure_adds_none() {
     let grown = directory.add_partitions("orders", 4).unwrap();
     assert_eq!(grown.partitions.len(), 4);
 }
+
+#[test]
+fn settings_of_other_things_are_kept_beside_the_topics() {
+    let storage = MemoryStorage::new();
+    let directory = open(storage.clone());
+    create(&directory, "orders", 1);
+    let timeout = settings(&[("consumer.session.timeout.ms", "50000")]);
+    directory
+        .store_settings("group", "readers", timeout.clone())
+        .unwrap();
+    directory
+        .store_settings("broker", "", settings(&[("log.retention.ms", "5")]))
+        .unwrap();
+    directory
+        .store_settings("broker", "", BTreeMap::new())
+        .unwrap();
+    let again = open(storage.crash());
+    let key = ("group".to_owned(), "readers".to_owned());
+    assert_eq!(again.other_settings(), [(key, timeout)].into());
+    assert_eq!(again.topics().len(), 1);
+}
+
+#[test]
+fn other_defaults_hold_for_what_is_open_and_what_comes_and_not_over_a_topics_own() {
+    let directory = open(MemoryStorage::new());
+    create(&directory, "orders", 1);
+    let own = settings(&[("retention.ms", "5")]);
+    directory.create_topic("audit", 1, own).unwrap();
+    let defaults = PartitionConfig {
+        retention_ms: 77,
+        max_message_bytes: 90,
+        ..PartitionConfig::default()
+    };
+    directory.set_defaults(defaults).unwrap();
+    directory.add_partitions("orders", 2).unwrap();
+    create(&directory, "late", 1);
+    for (topic, partition, retention_ms) in [
+        ("orders", 0, 77),
+        ("orders", 1, 77),
+        ("audit", 0, 5),
+        ("late", 0, 77),
+    ] {
+        let config = directory.partition(topic, partition).unwrap().config();
+        let found = (config.retention_ms, config.max_message_bytes);
+        assert_eq!(found, (retention_ms, 90), "{topic}-{partition}");
+    }
+    directory.alter_topic("audit", BTreeMap::new()).unwrap();
+    let log = directory.partition("audit", 0).unwrap();
+    assert_eq!(log.config().retention_ms, 77);
+}

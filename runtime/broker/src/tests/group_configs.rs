@@ -1,0 +1,176 @@
+//! Settings of groups: told, changed, kept, and what they do to a group that lives.
+//!
+//! Invariants: see the names of the tests.
+//! Never: looks into the directory.
+
+use super::configs::{APPEND, DELETE, SET, change, describe, operation};
+use super::harness::*;
+use crate::Broker;
+use millstream_log::MemoryStorage;
+use millstream_protocol::ErrorCode;
+use millstream_protocol::messages::*;
+use std::time::Duration;
+
+const GROUP: i8 = 32;
+const READERS: (i8, &str) = (GROUP, "readers");
+const SESSION: &str = "consumer.session.timeout.ms";
+const HEARTBEAT: &str = "consumer.heartbeat.interval.ms";
+
+/// Value and source of a group's setting.
+async fn told(client: &mut Client, group: &str, name: &str) -> (String, i8) {
+    let found = describe(client, GROUP, group, &[name]).await;
+    let config = found[0].clone();
+    assert!(!config.read_only && config.documentation.is_some());
+    assert_eq!(
+        (config.synonyms[0].source, &config.synonyms[0].value),
+        (config.config_source, &config.value)
+    );
+    (config.value.unwrap_or_default(), config.config_source)
+}
+
+async fn set(client: &mut Client, name: &str, value: &str) -> ErrorCode {
+    change(
+        client,
+        READERS,
+        vec![operation(name, SET, Some(value))],
+        false,
+    )
+    .await
+}
+
+async fn groups_with_settings(client: &mut Client) -> Vec<String> {
+    let request = ListConfigResourcesRequest {
+        resource_types: vec![GROUP],
+    };
+    let answer = client.ask(1, request).await;
+    assert_eq!(answer.error_code, ErrorCode::NONE);
+    let resources = answer.config_resources.into_iter();
+    resources.map(|resource| resource.resource_name).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_groups_settings_are_told_changed_listed_and_kept() {
+    let storage = MemoryStorage::new();
+    let broker = open(storage.clone()).await;
+    let mut client = Client::connect(&broker);
+    let all = describe(&mut client, GROUP, "nobody", &[]).await;
+    let names: Vec<&str> = all.iter().map(|config| config.name.as_str()).collect();
+    assert_eq!(names, [HEARTBEAT, SESSION]);
+    let (own, inherited) = (8, 5);
+    assert_eq!(
+        told(&mut client, "readers", SESSION).await,
+        ("45000".to_owned(), inherited)
+    );
+    assert_eq!(groups_with_settings(&mut client).await, [""; 0]);
+    assert_eq!(set(&mut client, SESSION, " 50000").await, ErrorCode::NONE);
+    let only_validated = vec![operation(HEARTBEAT, SET, Some("6000"))];
+    assert_eq!(
+        change(&mut client, READERS, only_validated, true).await,
+        ErrorCode::NONE
+    );
+    broker.halt();
+
+    let broker = open(storage.crash()).await;
+    let mut client = Client::connect(&broker);
+    assert_eq!(groups_with_settings(&mut client).await, ["readers"]);
+    assert_eq!(
+        told(&mut client, "readers", SESSION).await,
+        ("50000".to_owned(), own)
+    );
+    assert_eq!(
+        told(&mut client, "readers", HEARTBEAT).await,
+        ("5000".to_owned(), inherited)
+    );
+    assert_eq!(told(&mut client, "others", SESSION).await.1, inherited);
+    let deleted = vec![operation(SESSION, DELETE, None)];
+    assert_eq!(
+        change(&mut client, READERS, deleted, false).await,
+        ErrorCode::NONE
+    );
+    assert_eq!(
+        told(&mut client, "readers", SESSION).await,
+        ("45000".to_owned(), inherited)
+    );
+    assert_eq!(groups_with_settings(&mut client).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_that_no_group_can_have_are_refused_as_a_whole() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let set = |name, value| operation(name, SET, Some(value));
+    let (invalid, request) = (ErrorCode::INVALID_CONFIG, ErrorCode::INVALID_REQUEST);
+    for (resource, refused, code) in [
+        (READERS, set(SESSION, "44999"), invalid),
+        (READERS, set(SESSION, "60001"), invalid),
+        (READERS, set(HEARTBEAT, "60000"), invalid),
+        (READERS, set("share.session.timeout.ms", "45000"), invalid),
+        (READERS, set("retention.ms", "1"), invalid),
+        (READERS, operation("retention.ms", DELETE, None), invalid),
+        (READERS, operation(SESSION, APPEND, Some("1")), invalid),
+        (READERS, operation(SESSION, SET, None), request),
+        ((GROUP, ""), set(SESSION, "50000"), request),
+    ] {
+        let configs = vec![set(HEARTBEAT, "6000"), refused.clone()];
+        let configs = match refused.name == HEARTBEAT {
+            true => vec![refused],
+            false => configs,
+        };
+        let found = change(&mut client, resource, configs.clone(), false).await;
+        assert_eq!(found, code, "{resource:?} {configs:?}");
+    }
+    assert_eq!(told(&mut client, "readers", HEARTBEAT).await.1, 5);
+}
+
+/// A member's heartbeat: how often it is to be heard of, or the error.
+async fn beat(client: &mut Client, member: &str, epoch: i32) -> Result<i32, ErrorCode> {
+    let joins = epoch == 0;
+    let request = ConsumerGroupHeartbeatRequest {
+        group_id: "readers".to_owned(),
+        member_id: member.to_owned(),
+        member_epoch: epoch,
+        rebalance_timeout_ms: if joins { 60_000 } else { -1 },
+        subscribed_topic_names: joins.then(|| vec!["orders".to_owned()]),
+        topic_partitions: joins.then(Vec::new),
+        ..Default::default()
+    };
+    let answer = client.ask(1, request).await;
+    match answer.error_code {
+        ErrorCode::NONE => Ok(answer.heartbeat_interval_ms),
+        error => Err(error),
+    }
+}
+
+/// A broker over the storage, and a client of it.
+async fn served(storage: MemoryStorage) -> (Broker, Client) {
+    let broker = open(storage).await;
+    let client = Client::connect(&broker);
+    (broker, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_lives_follows_its_settings_from_the_next_heartbeat_on() {
+    let storage = MemoryStorage::new();
+    let (broker, mut client) = served(storage.clone()).await;
+    client.create_topic("orders", 1).await;
+    assert_eq!(beat(&mut client, "a", 0).await, Ok(5_000));
+    for (name, value) in [(HEARTBEAT, "9000"), (SESSION, "60000")] {
+        assert_eq!(set(&mut client, name, value).await, ErrorCode::NONE);
+    }
+    assert_eq!(beat(&mut client, "a", 1).await, Ok(9_000));
+    // Longer than the broker's 45 s, which the session before was to end with.
+    tokio::time::sleep(Duration::from_secs(55)).await;
+    assert_eq!(beat(&mut client, "a", 1).await, Ok(9_000));
+    broker.halt();
+
+    let (_broker, mut client) = served(storage.crash()).await;
+    tokio::time::sleep(Duration::from_secs(55)).await;
+    assert_eq!(
+        beat(&mut client, "a", 1).await,
+        Ok(9_000),
+        "a session begins anew with the group's timeout"
+    );
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let gone = Err(ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(beat(&mut client, "a", 1).await, gone);
+}
