@@ -14,7 +14,7 @@ from harness.brokers import Kafka, free_port
 USER, PASSWORD = "orders", "right=pass word"
 PASSING = {"changed": "first-password", "deleted": "first-password"}
 # How long a session lasts at the listener RENEWED.
-SESSION_MS = 3000
+SESSION_MS = 8000
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 
 # Listener: protocol, certificate, mechanisms.

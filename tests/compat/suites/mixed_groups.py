@@ -26,10 +26,8 @@ def build():
 
 SUITE = cases.Suite(
     "mixed-groups",
-    f"our consumer in one group with Kafka's {jars.KAFKA} VerifiableConsumer, on both brokers",
+    f"our consumer in one group with Kafka's {jars.KAFKA} VerifiableConsumer",
     prepare=build,
-    everywhere=True,
-    by_hand=True,
 )
 
 

@@ -42,7 +42,6 @@ SUITE = cases.Suite(
     prepare=build,
     only_on=brokers.Kafka.name,
     settings=brokers.AS_OURS,
-    by_hand=True,
 )
 
 

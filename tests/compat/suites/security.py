@@ -36,7 +36,6 @@ SUITE = cases.Suite(
     prepare=build,
     only_on=SecuredKafka.name,
     kafka=SecuredKafka,
-    by_hand=True,
 )
 
 
