@@ -237,8 +237,8 @@ pub(crate) async fn fetch_committed(
     Ok(found)
 }
 
-/// What is not known yet, and why. An offset that a transaction holds is decided when that has ended,
-/// at its `transaction.timeout.ms` at the latest; unless its coordinator has lost it.
+/// What is not known yet, and why. An offset that a transaction holds is decided when that has
+/// ended, at its `transaction.timeout.ms` at the latest; unless its coordinator has lost it.
 fn undecided(partition: &TopicPartition, code: ErrorCode) -> Arc<str> {
     let why = if code == ErrorCode::UNSTABLE_OFFSET_COMMIT {
         ": a transaction that commits this offset has not ended; if it outlives its \
