@@ -55,8 +55,9 @@ enum Action {
     },
     /// Abort a transaction that hangs in one partition because its coordinator has forgotten it
     ///
-    /// `transactions find-hanging` lists them, and where they begin. Make sure first that no producer
-    /// is still at work on this one (`transactions list`): the marker goes past the coordinator.
+    /// `transactions find-hanging` lists them, and where they begin. Make sure first that no
+    /// producer is still at work on this one (`transactions list`): the marker goes past the
+    /// coordinator.
     AbortHanging {
         /// Name of the topic
         topic: String,
