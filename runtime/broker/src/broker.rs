@@ -4,6 +4,7 @@
 //! Never: half open; what fails on the way stops what was started.
 
 use crate::node::{Node, Stage};
+use crate::overrides::Layers;
 use crate::topics::{CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC};
 use crate::{BrokerConfig, BrokerError, connection, group, listener, transaction};
 use futures::future::BoxFuture;
@@ -37,12 +38,13 @@ impl Broker {
             config.validate()?;
             let now_ms = config.clock.now_ms();
             let seed = config.seed.unwrap_or(now_ms as u64);
-            let directory_config = directory_config(&config, seed)?;
+            let base = base_config(&config);
+            let directory_config = directory_config(&config, base.clone(), seed)?;
             let directory = config
                 .placement
                 .blocking(move || LogDirectory::open(storage, directory_config, now_ms))
                 .await??;
-            let node = Node::new(config, directory, fastrand::Rng::with_seed(seed))?;
+            let node = Node::new(config, base, directory, fastrand::Rng::with_seed(seed))?;
             let broker = Broker { node };
             if let Err(error) = broker.load().await {
                 broker.halt();
@@ -60,6 +62,13 @@ impl Broker {
 
     async fn load(&self) -> Result<(), BrokerError> {
         let node = &self.node;
+        let defaults = node.layers().partition_config(node.base.clone());
+        let defaults = defaults.map_err(invalid_log_settings)?;
+        let directory = node.directory.clone();
+        let placement = node.config.placement;
+        placement
+            .blocking(move || directory.set_defaults(defaults))
+            .await??;
         node.ensure_internal_topic(TRANSACTION_STATE_TOPIC).await?;
         node.ensure_internal_topic(CONSUMER_OFFSETS_TOPIC).await?;
         // Groups first: finishing a prepared transaction decides offsets that must be there
@@ -237,19 +246,33 @@ fn secret() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The part of the settings that the log directory acts on.
-fn directory_config(config: &BrokerConfig, seed: u64) -> Result<DirectoryConfig, BrokerError> {
-    let partition = PartitionConfig {
+/// What partitions are opened with that no topic can set.
+fn base_config(config: &BrokerConfig) -> PartitionConfig {
+    PartitionConfig {
         max_decompressed_bytes: config.decompressed_batch_bytes_max,
         producer_id_expiration_ms: config.producer_id_expiration_ms,
         hash_seed: config.seed.unwrap_or_else(secret),
         ..PartitionConfig::default()
-    };
-    let partition = partition.with_configs(&config.topic_defaults());
-    let partition = partition.map_err(|invalid| BrokerError::Config {
+    }
+}
+
+fn invalid_log_settings(reason: String) -> BrokerError {
+    BrokerError::Config {
         name: "log_settings",
-        reason: invalid.to_string(),
-    })?;
+        reason,
+    }
+}
+
+/// The part of the settings that the log directory acts on. What was given while the broker ran is
+/// in the directory, and counts once that is open.
+fn directory_config(
+    config: &BrokerConfig,
+    base: PartitionConfig,
+    seed: u64,
+) -> Result<DirectoryConfig, BrokerError> {
+    let at_start = Layers::new(config, Arc::default());
+    let partition = at_start.partition_config(base);
+    let partition = partition.map_err(invalid_log_settings)?;
     Ok(DirectoryConfig {
         durability: config.durability,
         cluster_id: config.cluster_id.clone(),
@@ -271,8 +294,7 @@ mod tests {
                 seed: given,
                 ..BrokerConfig::default()
             };
-            let directory = directory_config(&config, 1).expect("valid");
-            directory.partition.hash_seed
+            base_config(&config).hash_seed
         };
         assert_eq!(hash_seed(Some(1)), 1);
         assert_ne!(hash_seed(None), 1);

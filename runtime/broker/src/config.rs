@@ -192,6 +192,49 @@ impl Default for BrokerConfig {
 }
 
 impl BrokerConfig {
+    /// Gives a setting by Kafka's name: one of the group coordinator's (`group.…`), or one that
+    /// holds for topics without a setting of their own. Whether the value can work is found when
+    /// the broker is opened.
+    ///
+    /// # Errors
+    /// Where a setting of the group coordinator is given no whole number.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BrokerError> {
+        let Some((name, number)) = self.number(name) else {
+            let value = value.to_owned();
+            self.log_settings.insert(name.to_owned(), value);
+            return Ok(());
+        };
+        *number = value.parse().map_err(|_| BrokerError::Config {
+            name,
+            reason: format!("'{value}' is no whole number"),
+        })?;
+        Ok(())
+    }
+
+    /// A setting of the group coordinator, or the one for topics that has a field of its own.
+    fn number(&mut self, name: &str) -> Option<(&'static str, &mut i32)> {
+        macro_rules! named {
+            ($($known:literal => $field:ident,)*) => {
+                match name {
+                    $($known => Some(($known, &mut self.$field)),)*
+                    _ => None,
+                }
+            };
+        }
+        named! {
+            "group.consumer.heartbeat.interval.ms" => group_consumer_heartbeat_interval_ms,
+            "group.consumer.max.heartbeat.interval.ms" => group_consumer_max_heartbeat_interval_ms,
+            "group.consumer.max.session.timeout.ms" => group_consumer_max_session_timeout_ms,
+            "group.consumer.min.heartbeat.interval.ms" => group_consumer_min_heartbeat_interval_ms,
+            "group.consumer.min.session.timeout.ms" => group_consumer_min_session_timeout_ms,
+            "group.consumer.session.timeout.ms" => group_consumer_session_timeout_ms,
+            "group.initial.rebalance.delay.ms" => group_initial_rebalance_delay_ms,
+            "group.max.session.timeout.ms" => group_max_session_timeout_ms,
+            "group.min.session.timeout.ms" => group_min_session_timeout_ms,
+            "message.max.bytes" => message_max_bytes,
+        }
+    }
+
     /// Refuses what cannot work, naming the setting.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
         let positive: [(&'static str, i64); 13] = [
@@ -280,6 +323,12 @@ impl BrokerConfig {
                 self.group_consumer_max_heartbeat_interval_ms,
             ),
         ];
+        if self.group_initial_rebalance_delay_ms < 0 {
+            return Err(BrokerError::Config {
+                name: "group.initial.rebalance.delay.ms",
+                reason: "it is negative; give at least 0".to_owned(),
+            });
+        }
         for (name, value, least, most) in bounded {
             if value < least || value > most {
                 return Err(BrokerError::Config {
@@ -320,7 +369,7 @@ impl BrokerConfig {
                 });
             };
             setting
-                .plain(value)
+                .plain(name, value)
                 .map_err(|reason| BrokerError::Config { name, reason })?;
         }
         Ok(())
@@ -332,15 +381,6 @@ impl BrokerConfig {
             MESSAGE_MAX_BYTES => Some(self.message_max_bytes.to_string()),
             _ => self.log_settings.get(name).cloned(),
         }
-    }
-
-    /// What was given for topics, by the topics' names for it.
-    pub(crate) fn topic_defaults(&self) -> BTreeMap<String, String> {
-        let given = SETTINGS.iter().filter_map(|setting| {
-            let value = self.log_setting(setting.broker?.name())?;
-            Some((setting.name.to_owned(), value))
-        });
-        given.collect()
     }
 }
 
@@ -369,5 +409,41 @@ impl Placement {
                 .await
                 .map_err(|_| BrokerError::Stopped),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_given_by_their_names_and_checked_when_the_broker_opens() {
+        let mut config = BrokerConfig::default();
+        config
+            .set("group.initial.rebalance.delay.ms", "3000")
+            .expect("a number");
+        config.set("log.retention.ms", "5").expect("is kept");
+        assert_eq!(config.group_initial_rebalance_delay_ms, 3_000);
+        assert_eq!(config.log_setting("log.retention.ms").as_deref(), Some("5"));
+        config.validate().expect("it can work");
+        for (name, value) in [
+            ("group.initial.rebalance.delay.ms", "-1"),
+            ("group.consumer.session.timeout.ms", "44999"),
+            ("group.consumer.max.heartbeat.interval.ms", "4999"),
+            ("log.retention.ms", "soon"),
+            ("no.such", "1"),
+        ] {
+            let mut config = BrokerConfig::default();
+            config.set(name, value).expect("is kept");
+            let refused = config.validate().expect_err("refused").to_string();
+            let names = ["group.consumer.heartbeat.interval.ms", name];
+            assert!(names.iter().any(|name| refused.contains(name)), "{refused}");
+        }
+        let refused = config.set("group.min.session.timeout.ms", "x");
+        let refused = refused.expect_err("no number").to_string();
+        assert!(
+            refused.contains("group.min.session.timeout.ms"),
+            "{refused}"
+        );
     }
 }

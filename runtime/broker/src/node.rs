@@ -16,7 +16,7 @@ use crate::partition::Partition;
 use crate::sync_loop::SyncLoop;
 use crate::topics::PartitionTable;
 use crate::{BrokerConfig, BrokerError, Clock, group, transaction};
-use millstream_log::LogDirectory;
+use millstream_log::{LogDirectory, PartitionConfig};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +38,8 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) config: BrokerConfig,
+    /// What partitions are opened with that no topic can set.
+    pub(crate) base: PartitionConfig,
     pub(crate) directory: LogDirectory,
     pub(crate) clock: Clock,
     pub(crate) partitions: PartitionTable,
@@ -57,6 +59,7 @@ impl Node {
     /// A node over an open directory, with empty coordinators.
     pub(crate) fn new(
         config: BrokerConfig,
+        base: PartitionConfig,
         directory: LogDirectory,
         random: fastrand::Rng,
     ) -> Result<Arc<Self>, BrokerError> {
@@ -64,7 +67,7 @@ impl Node {
         let sync = SyncLoop::start(&config, &directory)?;
         Ok(Arc::new(Self {
             partitions: PartitionTable::new(directory.topics(), sync.clone(), clock),
-            overrides: Overrides::stored(directory.other_settings()),
+            overrides: Overrides::stored(directory.other_settings(), &config),
             transactions: transaction::Coordinator::new(&config),
             groups: group::Coordinator::new(&config),
             memory: Arc::new(Memory::new(
@@ -73,6 +76,7 @@ impl Node {
             )),
             fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
             config,
+            base,
             directory,
             clock,
             sync,
@@ -170,13 +174,17 @@ impl Node {
         listener.get_or_insert(address);
     }
 
+    /// The address of the first listener.
+    pub(crate) fn listener(&self) -> Option<SocketAddr> {
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Host and port that a client is told, given the address at which it reached us.
     pub(crate) fn advertised(&self, reached_at: Option<SocketAddr>) -> (String, i32) {
         if let Some((host, port)) = &self.config.advertised {
             return (host.clone(), i32::from(*port));
         }
-        let listener = *self.listener.lock().unwrap_or_else(PoisonError::into_inner);
-        match reached_at.or(listener) {
+        match reached_at.or_else(|| self.listener()) {
             Some(address) if address.ip().is_unspecified() => {
                 ("localhost".to_owned(), i32::from(address.port()))
             }

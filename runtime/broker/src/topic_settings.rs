@@ -5,7 +5,7 @@
 //! or one that has no effect on one node, and its documentation says which.
 //! Never: accepts a value that would be ignored where it matters (tiered storage).
 
-use crate::BrokerConfig;
+use crate::overrides::Layers;
 use std::collections::BTreeMap;
 
 /// A setting's type, as DescribeConfigs numbers it.
@@ -26,6 +26,10 @@ pub(crate) enum Kind {
 pub(crate) enum Source {
     /// Given for the topic.
     Topic = 1,
+    /// Given to this broker while it ran.
+    ThisBroker = 2,
+    /// Given to all brokers while they ran.
+    AllBrokers = 3,
     /// Given to this broker when it started.
     Broker = 4,
     /// Nobody's choice.
@@ -191,16 +195,24 @@ pub(crate) fn setting(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name == name)
 }
 
+/// The setting for which the broker's of that name stands in.
+pub(crate) fn setting_of_broker(name: &str) -> Option<&'static Setting> {
+    let is_named = |broker: BrokerName| broker.name() == name;
+    SETTINGS
+        .iter()
+        .find(|setting| setting.broker.is_some_and(is_named))
+}
+
 /// The settings in their plain form, or the first that is unknown, out of range or at odds with
 /// another, by name.
 pub(crate) fn checked(
     configs: &BTreeMap<String, String>,
-    broker: &BrokerConfig,
+    broker: &Layers<'_>,
 ) -> Result<BTreeMap<String, String>, String> {
     let mut plain = BTreeMap::new();
     for (name, value) in configs {
         let setting = setting(name).ok_or_else(|| format!("'{name}' is no topic setting"))?;
-        plain.insert(name.clone(), setting.plain(value)?);
+        plain.insert(name.clone(), setting.plain(name, value)?);
     }
     let lag = |name| number(name, &plain, broker);
     let (least, most) = (lag("min.compaction.lag.ms"), lag("max.compaction.lag.ms"));
@@ -212,7 +224,7 @@ pub(crate) fn checked(
     Ok(plain)
 }
 
-fn number(name: &str, own: &BTreeMap<String, String>, broker: &BrokerConfig) -> i64 {
+fn number(name: &str, own: &BTreeMap<String, String>, broker: &Layers<'_>) -> i64 {
     let inherited = || setting(name).map(|setting| setting.inherited(broker).0);
     let value = own.get(name).cloned().or_else(inherited);
     value
@@ -232,7 +244,7 @@ pub(crate) struct Effective {
 
 /// All settings of a topic with these of its own.
 pub(crate) fn effective(
-    broker: &BrokerConfig,
+    broker: &Layers<'_>,
     own: &BTreeMap<String, String>,
 ) -> impl Iterator<Item = Effective> {
     SETTINGS
@@ -242,23 +254,18 @@ pub(crate) fn effective(
 }
 
 impl Setting {
-    fn effective(&'static self, broker: &BrokerConfig, own: Option<&String>) -> Effective {
+    fn effective(&'static self, broker: &Layers<'_>, own: Option<&String>) -> Effective {
         let mut synonyms = Vec::new();
         if let Some(value) = own {
             synonyms.push((self.name, value.clone(), Source::Topic));
         }
-        let (inherited, source) = self.inherited(broker);
         if let Some(name) = self.broker {
-            if source == Source::Broker {
-                synonyms.push((name.name(), inherited.clone(), Source::Broker));
-            }
-            if let Same(name) = name {
-                synonyms.push((name, self.default.to_owned(), Source::Default));
-            }
+            let layers = self.layers(broker).into_iter();
+            synonyms.extend(layers.map(|(source, value)| (name.name(), value, source)));
         }
         let (value, source) = match own {
             Some(value) => (value.clone(), Source::Topic),
-            None => (inherited, source),
+            None => self.inherited(broker),
         };
         Effective {
             setting: self,
@@ -269,20 +276,35 @@ impl Setting {
     }
 
     /// The value of a topic that has none of its own.
-    pub(crate) fn inherited(&self, broker: &BrokerConfig) -> (String, Source) {
-        let given = self.broker.and_then(|name| broker.log_setting(name.name()));
-        match given {
-            Some(value) if value != self.default => (value, Source::Broker),
-            _ => (self.default.to_owned(), Source::Default),
+    pub(crate) fn inherited(&self, broker: &Layers<'_>) -> (String, Source) {
+        let first = self.layers(broker).into_iter().next();
+        first.map_or_else(
+            || (self.default.to_owned(), Source::Default),
+            |(source, value)| (value, source),
+        )
+    }
+
+    /// The values under the broker's name, the one that counts first; what was given at the start
+    /// counts as the default if it is the same.
+    pub(crate) fn layers(&self, broker: &Layers<'_>) -> Vec<(Source, String)> {
+        let Some(name) = self.broker else {
+            return Vec::new();
+        };
+        let mut layers = broker.of(name.name());
+        layers.retain(|(source, value)| *source != Source::Broker || value != self.default);
+        if let Same(_) = name {
+            layers.push((Source::Default, self.default.to_owned()));
         }
+        layers
     }
 
     /// The value without what does not count in it (spaces, the case of a boolean, leading zeros).
-    pub(crate) fn plain(&self, value: &str) -> Result<String, String> {
+    /// `name` is the one under which it was given.
+    pub(crate) fn plain(&self, name: &str, value: &str) -> Result<String, String> {
         let plain = self.accepts.plain(self.kind, value.trim());
         plain.ok_or_else(|| {
             let wanted = self.accepts.describe();
-            format!("'{value}' is no value for {}: give {wanted}", self.name)
+            format!("'{value}' is no value for {name}: give {wanted}")
         })
     }
 }
@@ -361,10 +383,14 @@ pub(crate) fn parts(value: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BrokerConfig;
+    use crate::overrides::Given;
+    use std::sync::Arc;
 
     fn verdict(name: &str, value: &str) -> Result<String, String> {
         let configs = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let checked = checked(&configs, &BrokerConfig::default());
+        let config = BrokerConfig::default();
+        let checked = checked(&configs, &Layers::new(&config, Arc::default()));
         checked.map(|mut plain| plain.remove(name).unwrap_or_default())
     }
 
@@ -434,7 +460,9 @@ mod tests {
             ("max.compaction.lag.ms", "9"),
         ];
         let configs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let refused = checked(&configs.into(), &BrokerConfig::default()).unwrap_err();
+        let config = BrokerConfig::default();
+        let layers = Layers::new(&config, Arc::default());
+        let refused = checked(&configs.into(), &layers).unwrap_err();
         assert!(
             refused.contains("(10)") && refused.contains("(9)"),
             "{refused}"
@@ -445,19 +473,34 @@ mod tests {
     fn a_topic_inherits_from_the_broker_and_the_broker_from_the_default() {
         let mut broker = BrokerConfig::default();
         let retention = setting("retention.ms").unwrap();
-        let of = |broker: &BrokerConfig, own: Option<&str>| {
+        let mut given = Arc::new(Given::default());
+        let of = |broker: &BrokerConfig, given: &Arc<Given>, own: Option<&str>| {
             let own = own.map(str::to_owned);
-            let found = retention.effective(broker, own.as_ref());
+            let layers = Layers::new(broker, given.clone());
+            let found = retention.effective(&layers, own.as_ref());
             (found.value, found.source, found.synonyms.len())
         };
         assert_eq!(
-            of(&broker, None),
+            of(&broker, &given, None),
             ("604800000".to_owned(), Source::Default, 0)
         );
         broker
             .log_settings
             .insert("log.retention.ms".to_owned(), "7".to_owned());
-        assert_eq!(of(&broker, None), ("7".to_owned(), Source::Broker, 1));
-        assert_eq!(of(&broker, Some("5")), ("5".to_owned(), Source::Topic, 2));
+        let found = of(&broker, &given, None);
+        assert_eq!(found, ("7".to_owned(), Source::Broker, 1));
+        let found = of(&broker, &given, Some("5"));
+        assert_eq!(found, ("5".to_owned(), Source::Topic, 2));
+        let name = || "log.retention.ms".to_owned();
+        let layers = Arc::make_mut(&mut given);
+        layers.all_brokers.insert(name(), "8".to_owned());
+        let found = of(&broker, &given, None);
+        assert_eq!(found, ("8".to_owned(), Source::AllBrokers, 2));
+        let layers = Arc::make_mut(&mut given);
+        layers.this_broker.insert(name(), "9".to_owned());
+        let found = of(&broker, &given, None);
+        assert_eq!(found, ("9".to_owned(), Source::ThisBroker, 3));
+        let found = of(&broker, &given, Some("5"));
+        assert_eq!(found, ("5".to_owned(), Source::Topic, 4));
     }
 }

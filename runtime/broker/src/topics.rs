@@ -224,7 +224,7 @@ impl Node {
         let entry = self.partitions.topic(name);
         let entry = entry.ok_or_else(|| Refused::unknown_topic(name))?;
         let configs = change(&entry.configs)?;
-        let configs = topic_settings::checked(&configs, &self.config)
+        let configs = topic_settings::checked(&configs, &self.layers())
             .map_err(|message| Refused::new(ErrorCode::INVALID_CONFIG, message))?;
         let policy = |configs: &BTreeMap<String, String>| configs.get("cleanup.policy").cloned();
         if entry.is_internal() && policy(&configs) != policy(&entry.configs) {

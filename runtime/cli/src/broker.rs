@@ -42,8 +42,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(i32).range(0..))]
     node_id: i32,
-    /// What holds for topics without a setting of their own, by the broker's name for it, as in
-    /// log.retention.ms=60000; may be repeated
+    /// A setting by Kafka's name: what holds for topics without one of their own, as in
+    /// log.retention.ms=60000, or the group coordinator's, as in
+    /// group.initial.rebalance.delay.ms=3000; may be repeated
     #[arg(long = "config", value_name = "NAME=VALUE", value_parser = setting)]
     configs: Vec<(String, String)>,
     /// Cluster id of a new data directory; an existing directory must have this one [default: drawn
@@ -58,6 +59,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     descriptors::raise_limit();
     let durability = arguments.durability;
+    let mut refused = Ok(());
     let options = Broker::options()
         .durability(durability)
         .auto_create_topics(!arguments.no_auto_create_topics)
@@ -65,8 +67,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .configure(|config| {
             config.cluster_id = arguments.cluster_id;
             config.node_id = arguments.node_id;
-            config.log_settings.extend(arguments.configs);
+            let mut given = arguments.configs.iter();
+            refused = given.try_for_each(|(name, value)| config.set(name, value));
         });
+    refused?;
     let directory = arguments.data_dir.display().to_string();
     let broker = options
         .open(&arguments.data_dir)

@@ -1,19 +1,19 @@
 //! What AlterConfigs and IncrementalAlterConfigs share: the walk over a request's resources, and
 //! how the settings of one are changed.
 //!
-//! Deviations: a broker's settings are fixed while it runs; client metrics and loggers do not
-//! exist.
+//! Deviations: of a broker's settings, those change while it runs that hold for topics; client
+//! metrics and loggers do not exist.
 //!
 //! Invariants: a resource changes as a whole or not at all; it is answered once it is durable, and
 //! in force.
 //! Never: changes anything when only validation is asked for.
 
 use super::{RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC};
-use crate::group_settings;
 use crate::node::Node;
 use crate::overrides::{Configs, Holder};
 use crate::refused::Refused;
 use crate::topic_settings::{self, Kind, parts};
+use crate::{broker_settings, group_settings};
 use millstream_protocol::ErrorCode;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -101,7 +101,11 @@ async fn alter(node: &Arc<Node>, change: &Change, validate_only: bool) -> Result
             return Err(Refused::invalid(message));
         }
     }
-    let resource = Resource::named(change.resource_type, &change.resource_name)?;
+    let resource = Resource::named(
+        change.resource_type,
+        &change.resource_name,
+        node.config.node_id,
+    )?;
     let changed = |own: &Configs| {
         let mut configs = match change.replaces {
             true => Configs::new(),
@@ -119,14 +123,16 @@ async fn alter(node: &Arc<Node>, change: &Change, validate_only: bool) -> Result
 }
 
 impl<'a> Resource<'a> {
-    fn named(kind: i8, name: &'a str) -> Result<Self, Refused> {
+    fn named(kind: i8, name: &'a str, node_id: i32) -> Result<Self, Refused> {
         match (kind, name) {
             (RESOURCE_TOPIC, name) => Ok(Resource::Topic(name)),
             (RESOURCE_GROUP, "") => Err(Refused::invalid("the group's name is empty")),
             (RESOURCE_GROUP, name) => Ok(Resource::Other(Holder::Group(name))),
-            (RESOURCE_BROKER, _) => Err(Refused::invalid(
-                "the settings of a broker are fixed while it runs: give them when it starts",
-            )),
+            (RESOURCE_BROKER, "") => Ok(Resource::Other(Holder::AllBrokers)),
+            (RESOURCE_BROKER, name) => {
+                broker_settings::is_this_one(node_id, name)?;
+                Ok(Resource::Other(Holder::ThisBroker))
+            }
             (other, _) => Err(Refused::invalid(format!(
                 "resources of type {other} have no settings that could be changed"
             ))),
@@ -140,6 +146,9 @@ impl<'a> Resource<'a> {
                 topic_settings::setting(name).map(|setting| setting.kind),
                 format!("'{name}' is no topic setting"),
             ),
+            Resource::Other(Holder::AllBrokers | Holder::ThisBroker) => {
+                return broker_settings::kind_of(name);
+            }
             Resource::Other(Holder::Group(_)) => (
                 group_settings::setting(name).map(|_| Kind::Int),
                 group_settings::unknown(name),
@@ -152,9 +161,9 @@ impl<'a> Resource<'a> {
     fn inherited(self, node: &Node, name: &str) -> String {
         let setting = match self {
             Resource::Topic(_) => topic_settings::setting(name),
-            Resource::Other(Holder::Group(_)) => None,
+            Resource::Other(_) => topic_settings::setting_of_broker(name),
         };
-        let inherited = setting.map(|setting| setting.inherited(&node.config).0);
+        let inherited = setting.map(|setting| setting.inherited(&node.layers()).0);
         inherited.unwrap_or_default()
     }
 }

@@ -142,7 +142,7 @@ fn plan(node: &Node, topic: &CreatableTopic) -> Result<Plan, Refused> {
         };
         configs.insert(config.name.clone(), value.clone());
     }
-    let configs = topic_settings::checked(&configs, &node.config)
+    let configs = topic_settings::checked(&configs, &node.layers())
         .map_err(|message| refused(ErrorCode::INVALID_CONFIG, message))?;
     Ok(Plan {
         partitions,
@@ -193,7 +193,7 @@ fn answer(
             num_partitions: plan.partitions,
             replication_factor: REPLICATION_FACTOR,
             configs: Some(
-                topic_settings::effective(&node.config, &plan.configs)
+                topic_settings::effective(&node.layers(), &plan.configs)
                     .map(config)
                     .collect(),
             ),

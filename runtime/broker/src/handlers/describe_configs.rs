@@ -23,12 +23,12 @@ use std::sync::Arc;
 /// Describes each resource of the request.
 pub(crate) async fn handle(
     node: &Arc<Node>,
-    _context: &RequestContext,
+    context: &RequestContext,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
     let describe = |resource| {
-        let mut described = describe(node, resource);
+        let mut described = describe(node, context, resource);
         for config in &mut described.configs {
             if !synonyms {
                 config.synonyms.clear();
@@ -45,11 +45,15 @@ pub(crate) async fn handle(
     }
 }
 
-fn describe(node: &Node, resource: DescribeConfigsResource) -> DescribeConfigsResult {
+fn describe(
+    node: &Node,
+    context: &RequestContext,
+    resource: DescribeConfigsResource,
+) -> DescribeConfigsResult {
     let name = &resource.resource_name;
     let found = match resource.resource_type {
         RESOURCE_TOPIC => topic(node, name),
-        RESOURCE_BROKER => broker(node, name),
+        RESOURCE_BROKER => broker(node, context, name),
         RESOURCE_GROUP => group(node, name),
         other => Err(Refused::invalid(format!(
             "resources of type {other} have no settings"
@@ -78,7 +82,8 @@ type Found = Result<Vec<DescribeConfigsResourceResult>, Refused>;
 fn topic(node: &Node, name: &str) -> Found {
     let entry = node.partitions.topic(name);
     let entry = entry.ok_or_else(|| Refused::unknown_topic(name))?;
-    let settings = topic_settings::effective(&node.config, &entry.configs);
+    let layers = node.layers();
+    let settings = topic_settings::effective(&layers, &entry.configs);
     Ok(settings.map(of_topic).collect())
 }
 
@@ -97,35 +102,35 @@ fn of_topic(effective: Effective) -> DescribeConfigsResourceResult {
     }
 }
 
-/// This broker's settings; for no name those that all brokers were given while they ran: none.
-fn broker(node: &Node, name: &str) -> Found {
-    if name.is_empty() {
-        return Ok(Vec::new());
-    }
-    let config = &node.config;
-    if name.parse() != Ok(config.node_id) {
-        let message = format!("broker '{name}' is not this one: give {}", config.node_id);
-        return Err(Refused::invalid(message));
-    }
-    let settings = broker_settings::settings(config, node.directory.path()).into_iter();
-    Ok(settings.map(of_broker).collect())
+/// This broker's settings; for no name those that all brokers were given while they ran.
+fn broker(node: &Node, context: &RequestContext, name: &str) -> Found {
+    let layers = node.layers();
+    let settings = if name.is_empty() {
+        broker_settings::of_all_brokers(&layers)
+    } else {
+        broker_settings::is_this_one(node.config.node_id, name)?;
+        let (host, port) = node.advertised(context.reached_at);
+        let listener = node.listener();
+        let places = broker_settings::Places {
+            directory: node.directory.path(),
+            listeners: listener.map(|address| format!("PLAINTEXT://{address}")),
+            advertised: listener.map(|_| format!("PLAINTEXT://{host}:{port}")),
+        };
+        broker_settings::settings(&layers, places)
+    };
+    Ok(settings.into_iter().map(of_broker).collect())
 }
 
 fn of_broker(setting: BrokerSetting) -> DescribeConfigsResourceResult {
-    let source = setting.source();
-    let mut synonyms = Vec::new();
-    if source == Source::Broker {
-        synonyms.push(synonym(setting.name, setting.value.clone(), source));
-    }
-    if setting.default.is_some() {
-        synonyms.push(synonym(setting.name, setting.default, Source::Default));
-    }
+    let layers = setting.layers.iter();
+    let synonyms =
+        layers.map(|(source, value)| synonym(setting.name, Some(value.clone()), *source));
     DescribeConfigsResourceResult {
         name: setting.name.to_owned(),
-        value: setting.value,
-        read_only: true,
-        config_source: source as i8,
-        synonyms,
+        value: setting.value(),
+        read_only: setting.read_only,
+        config_source: setting.source() as i8,
+        synonyms: synonyms.collect(),
         config_type: setting.kind as i8,
         documentation: Some(setting.documentation.to_owned()),
         ..Default::default()

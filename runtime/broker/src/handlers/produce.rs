@@ -161,7 +161,7 @@ fn find_topic(
 fn codec_of(node: &Node, entry: &TopicEntry) -> Option<Compression> {
     const NAME: &str = "compression.type";
     let own = entry.configs.get(NAME).cloned();
-    match own.or_else(|| node.config.log_setting(NAME))?.as_str() {
+    match own.or_else(|| node.layers().first(NAME))?.as_str() {
         "uncompressed" => Some(Compression::None),
         "gzip" => Some(Compression::Gzip),
         "snappy" => Some(Compression::Snappy),

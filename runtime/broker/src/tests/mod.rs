@@ -7,6 +7,7 @@
 mod admin;
 mod answers;
 mod bad_input;
+mod broker_configs;
 mod compaction;
 mod configs;
 mod cost;
