@@ -10,10 +10,10 @@ use crate::pattern::Pattern;
 use crate::refused::Refused;
 use crate::sync_loop::SyncLoop;
 use crate::{BrokerError, Clock, topic_settings};
-use millstream_log::{LogDirectory, LogError, Topic};
+use millstream_log::{LogDirectory, LogError, NewTopic, Outcomes, Topic};
 use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -186,30 +186,24 @@ impl PartitionTable {
 
 impl Node {
     /// Creates a topic; the existing one is answered with `TOPIC_ALREADY_EXISTS`.
-    pub(crate) async fn create_topic(
+    async fn create_topic(self: &Arc<Self>, topic: NewTopic) -> Result<Arc<TopicEntry>, ErrorCode> {
+        let created = self.create_topics(vec![topic]).await;
+        let created = created.into_iter().next();
+        created.unwrap_or(Err(ErrorCode::UNKNOWN_SERVER_ERROR))
+    }
+
+    /// Creates topics, each with an answer of its own; those that exist are answered with
+    /// `TOPIC_ALREADY_EXISTS`.
+    pub(crate) async fn create_topics(
         self: &Arc<Self>,
-        name: &str,
-        partitions: i32,
-        configs: BTreeMap<String, String>,
-    ) -> Result<Arc<TopicEntry>, ErrorCode> {
+        topics: Vec<NewTopic>,
+    ) -> Vec<Result<Arc<TopicEntry>, ErrorCode>> {
         let _one_at_a_time = self.partitions.lock_changes().await;
-        if self.partitions.topic(name).is_some() {
-            return Err(ErrorCode::TOPIC_ALREADY_EXISTS);
-        }
-        let (directory, owned) = (self.directory.clone(), name.to_owned());
-        let created = self
-            .config
-            .placement
-            .blocking(move || directory.create_topic(&owned, partitions, configs))
-            .await
-            .map_err(|error| error.error_code())?;
-        match created {
-            Ok(topic) => Ok(self.partitions.insert(topic)),
-            Err(error) => {
-                tracing::error!(topic = name, %error, "topic not created");
-                Err(error.error_code())
-            }
-        }
+        let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
+        let create = move |directory: &LogDirectory| directory.create_topics(topics);
+        let created = self.in_directory(&names, create).await.into_iter();
+        let insert = |topic| self.partitions.insert(topic);
+        created.map(|created| created.map(insert)).collect()
     }
 
     /// Gives a topic the settings that `change` makes of its own ones; with `validate_only` nothing
@@ -234,21 +228,22 @@ impl Node {
         if validate_only || configs == entry.configs {
             return Ok(());
         }
-        self.restructure(name, move |directory, name| {
-            directory.alter_topic(name, configs)
-        })
-        .await
+        let names = [name.to_owned()];
+        let alter = move |directory: &LogDirectory| {
+            let [name] = &names;
+            directory
+                .alter_topic(name, configs)
+                .map(|topic| vec![Ok(topic)])
+        };
+        let altered = self.in_directory(&[name.to_owned()], alter).await;
+        for altered in altered {
+            self.partitions.insert(altered.map_err(Refused::failed)?);
+        }
+        Ok(())
     }
 
-    /// Adds partitions to a topic until it has `total`; with `validate_only` nothing changes. After
-    /// an error it has those that it had.
-    pub(crate) async fn add_partitions(
-        self: &Arc<Self>,
-        name: &str,
-        total: i32,
-        validate_only: bool,
-    ) -> Result<(), Refused> {
-        let _one_at_a_time = self.partitions.lock_changes().await;
+    /// Whether a topic can grow to `total` partitions.
+    pub(crate) fn check_growth(&self, name: &str, total: i32) -> Result<(), Refused> {
         let entry = self.partitions.topic(name);
         let count = entry.ok_or_else(|| Refused::unknown_topic(name))?;
         let count = i32::try_from(count.partitions.len()).unwrap_or(i32::MAX);
@@ -264,65 +259,99 @@ impl Node {
         if total > PARTITIONS_MAX {
             return refused(format!("{total} partitions: at most {PARTITIONS_MAX}"));
         }
-        if validate_only {
-            return Ok(());
-        }
-        self.restructure(name, move |directory, name| {
-            directory.add_partitions(name, total)
-        })
-        .await
+        Ok(())
     }
 
-    /// Changes a topic in the directory, and then in the table.
-    async fn restructure(
-        &self,
-        name: &str,
-        change: impl FnOnce(&LogDirectory, &str) -> Result<Topic, LogError> + Send + 'static,
-    ) -> Result<(), Refused> {
-        let (directory, owned) = (self.directory.clone(), name.to_owned());
-        let changed = self
-            .config
-            .placement
-            .blocking(move || change(&directory, &owned))
-            .await
-            .map_err(|error| Refused::failed(error.error_code()))?;
-        match changed {
-            Ok(topic) => {
-                self.partitions.insert(topic);
-                Ok(())
-            }
-            Err(error) => {
-                tracing::error!(topic = name, %error, "topic not changed");
-                Err(Refused::failed(error.error_code()))
-            }
-        }
-    }
-
-    /// Deletes a topic with all its data. After an error it is served as before.
-    pub(crate) async fn delete_topic(self: &Arc<Self>, name: &str) -> Result<(), ErrorCode> {
+    /// Adds partitions to topics until each has as many as are given with it. After an error it has
+    /// those that it had.
+    pub(crate) async fn grow_topics(
+        self: &Arc<Self>,
+        totals: Vec<(String, i32)>,
+    ) -> Vec<Result<(), Refused>> {
         let _one_at_a_time = self.partitions.lock_changes().await;
-        self.partitions
-            .topic(name)
-            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        let (directory, owned) = (self.directory.clone(), name.to_owned());
-        let deleted = self
-            .config
-            .placement
-            .blocking(move || directory.delete_topic(&owned))
-            .await
-            .map_err(|error| error.error_code())?;
-        deleted.map_err(|error| {
-            tracing::error!(topic = name, %error, "topic not deleted");
-            error.error_code()
-        })?;
-        if let Some(entry) = self.partitions.remove(name) {
+        let names: Vec<String> = totals.iter().map(|(name, _)| name.clone()).collect();
+        let grow = move |directory: &LogDirectory| directory.grow_topics(&totals);
+        let grown = self.in_directory(&names, grow).await.into_iter();
+        let insert = |topic| {
+            self.partitions.insert(topic);
+        };
+        let grown = grown.map(|grown| grown.map(insert).map_err(Refused::failed));
+        grown.collect()
+    }
+
+    /// Deletes topics with all their data, each with an answer of its own. After an error a topic
+    /// is served as before.
+    pub(crate) async fn delete_topics(
+        self: &Arc<Self>,
+        names: Vec<String>,
+    ) -> Vec<Result<(), ErrorCode>> {
+        let _one_at_a_time = self.partitions.lock_changes().await;
+        let owned = names.clone();
+        let delete = move |directory: &LogDirectory| directory.delete_topics(&owned);
+        let outcomes = self.in_directory(&names, delete).await;
+        let deleted = names.iter().zip(&outcomes);
+        let deleted: BTreeSet<&str> = deleted
+            .filter_map(|(name, outcome)| outcome.is_ok().then_some(name.as_str()))
+            .collect();
+        if deleted.is_empty() {
+            return outcomes;
+        }
+        for entry in deleted
+            .iter()
+            .filter_map(|name| self.partitions.remove(name))
+        {
             for partition in &entry.partitions {
                 // Whoever waits for records of it has waited long enough.
                 partition.wake();
             }
         }
-        self.groups.forget_topic(name, self.now_ms());
-        Ok(())
+        self.groups.forget_topics(&deleted, self.now_ms());
+        self.erase_deleted();
+        outcomes
+    }
+
+    /// Removes the files of deleted topics, with nobody waiting for it.
+    fn erase_deleted(self: &Arc<Self>) {
+        let (directory, placement) = (self.directory.clone(), self.config.placement);
+        self.spawn(async move {
+            match placement.blocking(move || directory.erase_deleted()).await {
+                Ok(Ok(()) | Err(LogError::Closed)) => {}
+                Ok(Err(error)) => tracing::error!(%error, "files of deleted topics stay"),
+                Err(error) => tracing::error!(%error, "files of deleted topics stay"),
+            }
+        });
+    }
+
+    /// Changes topics in the directory; an answer for each of these.
+    async fn in_directory<T: Send + 'static>(
+        &self,
+        names: &[String],
+        change: impl FnOnce(&LogDirectory) -> Outcomes<T> + Send + 'static,
+    ) -> Vec<Result<T, ErrorCode>> {
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let directory = self.directory.clone();
+        let placement = self.config.placement;
+        let changed = placement.blocking(move || change(&directory)).await;
+        let for_each = |code| names.iter().map(|_| Err(code)).collect();
+        match changed {
+            Ok(Ok(outcomes)) => {
+                let outcomes = names.iter().zip(outcomes);
+                let outcomes = outcomes.map(|(name, outcome)| {
+                    outcome.map_err(|error| {
+                        tracing::error!(topic = name, %error, "topic not changed");
+                        error.error_code()
+                    })
+                });
+                outcomes.collect()
+            }
+            Ok(Err(error)) => {
+                tracing::error!(?names, %error, "topics not changed");
+                for_each(error.error_code())
+            }
+            Err(error) => for_each(error.error_code()),
+        }
     }
 
     /// Creates one of the coordinators' topics unless it is there.
@@ -338,7 +367,12 @@ impl Node {
             _ => self.config.offsets_topic_num_partitions,
         };
         let configs = BTreeMap::from([("cleanup.policy".to_owned(), "compact".to_owned())]);
-        self.create_topic(name, partitions, configs)
+        let topic = NewTopic {
+            name: name.to_owned(),
+            partitions,
+            configs,
+        };
+        self.create_topic(topic)
             .await
             .map_err(|code| BrokerError::StorageFailed {
                 reason: format!("{name} cannot be created: {code}"),

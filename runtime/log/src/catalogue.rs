@@ -159,11 +159,10 @@ impl Catalogue {
                 name: name.to_owned(),
             });
         }
-        let folded = name.replace('.', "_");
-        if let Some(other) = self
-            .topics
-            .keys()
-            .find(|other| other.replace('.', "_") == folded)
+        let fold = |byte: u8| if byte == b'.' { b'_' } else { byte };
+        let collides = |other: &&String| other.bytes().map(fold).eq(name.bytes().map(fold));
+        if name.contains(['.', '_'])
+            && let Some(other) = self.topics.keys().find(collides)
         {
             let reason = format!("it collides with topic {other}: '.' and '_' count as the same");
             return Err(LogError::InvalidTopic {

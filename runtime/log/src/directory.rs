@@ -12,8 +12,10 @@
 //! records are deleted; retries a failed sync.
 
 mod compact;
+mod deletion;
 mod files;
 mod points;
+mod settings;
 mod topics;
 
 use std::collections::BTreeMap;
@@ -37,8 +39,10 @@ use crate::recovery::{self, RecoveryReport};
 use crate::storage::{LockGuard, Storage};
 use compact::Uncleanable;
 pub use compact::{CompactedPartition, CompactionReport, UncompactedPartition};
+use deletion::Retired;
 use points::Flushed;
 use topics::Topics;
+pub use topics::{NewTopic, Outcomes};
 
 /// How a directory is opened.
 #[derive(Clone, Debug)]
@@ -107,6 +111,8 @@ struct Inner {
     defaults: RwLock<PartitionConfig>,
     checkpointing: Mutex<()>,
     compacting: Mutex<()>,
+    /// Held while files of deleted topics are removed.
+    erasing: Mutex<()>,
     uncleanable: Mutex<Uncleanable>,
     /// The journal position that every partition knows to be durable.
     published: AtomicU64,
@@ -120,11 +126,24 @@ struct Structure {
     log_starts: Offsets,
     /// Up to where each partition was compacted.
     cleaned: Offsets,
+    /// Directories that no topic has any more.
+    retired: Retired,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these locks guard is replaced as a whole: a panicking holder leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The topics that there are, durably also where there were none yet.
+fn load_catalogue(storage: &dyn Storage) -> Result<Catalogue, LogError> {
+    if let Some(catalogue) = Catalogue::load(storage)? {
+        return Ok(catalogue);
+    }
+    let fresh = Catalogue::default();
+    fresh.store(storage)?;
+    checkpoint::store(storage, checkpoint::RECOVERY_POINTS, &Offsets::new())?;
+    Ok(fresh)
 }
 
 impl LogDirectory {
@@ -150,15 +169,7 @@ impl LogDirectory {
         })?;
         let was_clean = files::remove_if_there(&*storage, files::CLEAN_SHUTDOWN)?;
         files::remove_if_there(&*storage, files::RESERVE)?;
-        let catalogue = match Catalogue::load(&*storage)? {
-            Some(catalogue) => catalogue,
-            None => {
-                let fresh = Catalogue::default();
-                fresh.store(&*storage)?;
-                checkpoint::store(&*storage, checkpoint::RECOVERY_POINTS, &Offsets::new())?;
-                fresh
-            }
-        };
+        let catalogue = load_catalogue(&*storage)?;
         let recovered = recovery::recover(&storage, &catalogue, &config, was_clean)?;
         let mut topics = Topics::default();
         for topic in recovered.topics.into_values() {
@@ -177,11 +188,13 @@ impl LogDirectory {
                 points: recovered.points,
                 log_starts: recovered.log_starts,
                 cleaned,
+                retired: Retired::default(),
             }),
             topics: RwLock::new(topics),
             defaults: RwLock::new(config.partition.clone()),
             checkpointing: Mutex::new(()),
             compacting: Mutex::new(()),
+            erasing: Mutex::new(()),
             uncleanable: Mutex::default(),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(guard)),
@@ -361,8 +374,11 @@ impl LogDirectory {
 
     fn shut_down(&self) -> Result<(), LogError> {
         let inner = &*self.inner;
+        // Nobody removes files once the lock is given back.
+        let _erasing = lock(&inner.erasing);
         inner.journal.check()?;
         let _one_at_a_time = lock(&inner.checkpointing);
+        self.erase_before_close()?;
         // Room for what follows, in case the disk is full.
         files::remove_if_there(&*inner.storage, files::RESERVE)?;
         let mut ended = Vec::new();

@@ -4,11 +4,13 @@
 //! absent --create--> <topic>-<partition>/ --retire--> deleted~<n>/ --remove--> absent
 //! ```
 //!
-//! Invariants: a directory is durable, with its topic's id in it, before the catalogue names the
-//! topic; it leaves its name before its content goes, so no half-removed directory has a topic's
-//! name.
+//! Invariants: a directory's name is durable when the catalogue names its topic, what is in it when
+//! its log is flushed first; until then a power cut may empty it, and nothing is lost by that. It
+//! leaves its name, durably, before its content goes, so no half-removed directory has a topic's
+//! name, and before a topic of the same name is made.
 //! Never: decides which topics there are (the catalogue does).
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use millstream_protocol::Uuid;
@@ -18,7 +20,7 @@ use crate::error::LogError;
 use crate::storage::{OpenMode, Storage, read_all};
 
 /// The file with the topic's id, in Kafka's format.
-const METADATA: &str = "partition.metadata";
+pub(crate) const METADATA: &str = "partition.metadata";
 /// '~' is in no topic's name.
 const DELETED: &str = "deleted~";
 
@@ -27,43 +29,95 @@ pub(crate) fn partition_directory(topic: &str, partition: i32) -> PathBuf {
     PathBuf::from(format!("{topic}-{partition}"))
 }
 
-/// Creates a partition's directory; durable once the data directory is synced.
+/// Creates a partition's directory. Nothing is synced: the name is durable once the data directory
+/// is, the content once the partition's log is flushed.
 pub(crate) fn create(storage: &dyn Storage, path: &Path, id: Uuid) -> Result<(), LogError> {
-    let io = |action| move |error| LogError::io(action, path, error);
-    storage.create_dir_all(path).map_err(io("create"))?;
-    let metadata = path.join(METADATA);
-    let text = format!("version: 0\ntopic_id: {id}\n");
-    let file = storage
-        .open(&metadata, OpenMode::CreateNew)
-        .map_err(io("create"))?;
-    file.write_at(&[text.as_bytes()], 0).map_err(io("write"))?;
-    file.sync_data().map_err(io("sync"))?;
-    storage.sync_dir(path).map_err(io("sync"))
+    storage
+        .create_dir_all(path)
+        .map_err(|error| LogError::io("create", path, error))?;
+    write_metadata(storage, path, id, OpenMode::CreateNew)
 }
 
-/// Checks that a directory belongs to this incarnation of its topic.
-pub(crate) fn check(storage: &dyn Storage, path: &Path, id: Uuid) -> Result<(), LogError> {
-    let metadata = path.join(METADATA);
+fn metadata_of(id: Uuid) -> String {
+    format!("version: 0\ntopic_id: {id}\n")
+}
+
+fn write_metadata(
+    storage: &dyn Storage,
+    directory: &Path,
+    id: Uuid,
+    mode: OpenMode,
+) -> Result<(), LogError> {
+    let path = directory.join(METADATA);
+    let io = |action| {
+        let path = &path;
+        move |error| LogError::io(action, path, error)
+    };
+    let file = storage.open(&path, mode).map_err(io("create"))?;
+    if mode != OpenMode::CreateNew {
+        file.set_len(0).map_err(io("write"))?;
+    }
+    file.write_at(&[metadata_of(id).as_bytes()], 0)
+        .map_err(io("write"))
+}
+
+/// Checks that a directory belongs to this incarnation of its topic. Where no record in it was made
+/// durable yet, a power cut may have taken the file that says so, or a part of it: it is written
+/// again.
+pub(crate) fn check(
+    storage: &dyn Storage,
+    directory: &Path,
+    id: Uuid,
+    has_durable_records: bool,
+) -> Result<(), LogError> {
+    let path = directory.join(METADATA);
     let content = storage
-        .open(&metadata, OpenMode::Read)
-        .and_then(|file| read_all(&*file))
-        .map_err(|error| LogError::io("read", &metadata, error))?;
+        .open(&path, OpenMode::Read)
+        .and_then(|file| read_all(&*file));
+    let content = match content {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !has_durable_records => Vec::new(),
+        content => content.map_err(|error| LogError::io("read", &path, error))?,
+    };
+    let whole = metadata_of(id);
+    if content == whole.as_bytes() {
+        return Ok(());
+    }
+    if !has_durable_records && is_remnant(&content, whole.as_bytes()) {
+        return write_metadata(storage, directory, id, OpenMode::Write);
+    }
     let text = String::from_utf8_lossy(&content);
     let found = text
         .lines()
         .find_map(|line| line.strip_prefix("topic_id: "));
-    if found.and_then(|text| text.trim().parse().ok()) != Some(id) {
-        let reason = format!("it names topic id {found:?}, and the catalogue says {id}");
-        return Err(LogError::corrupt(metadata, 0, reason));
+    if found.and_then(|text| text.trim().parse().ok()) == Some(id) {
+        return Ok(());
     }
-    Ok(())
+    let reason = format!("it names topic id {found:?}, and the catalogue says {id}");
+    Err(LogError::corrupt(path, 0, reason))
+}
+
+/// Whether this can be what a power cut has left of a file that was to hold `whole`.
+fn is_remnant(content: &[u8], whole: &[u8]) -> bool {
+    let mut pairs = content.iter().zip(whole);
+    content.len() <= whole.len() && pairs.all(|(byte, written)| *byte == 0 || byte == written)
 }
 
 /// Removes directories: first their names, durably, then what is in them.
 pub(crate) fn remove(storage: &dyn Storage, paths: &[PathBuf]) -> Result<(), LogError> {
-    let root = Path::new("");
-    let mut number = 0;
     let mut retired = Vec::with_capacity(paths.len());
+    retire(storage, paths, &mut retired)?;
+    sync_names(storage)?;
+    erase(storage, &retired)
+}
+
+/// Takes directories' names away, and adds those that they have now to `retired`. Not durable
+/// before the data directory is synced.
+pub(crate) fn retire(
+    storage: &dyn Storage,
+    paths: &[PathBuf],
+    retired: &mut Vec<PathBuf>,
+) -> Result<(), LogError> {
+    let mut number = 0;
     for path in paths {
         let io = |error| LogError::io("remove", path, error);
         let target = loop {
@@ -76,24 +130,37 @@ pub(crate) fn remove(storage: &dyn Storage, paths: &[PathBuf]) -> Result<(), Log
         storage.rename(path, &target).map_err(io)?;
         retired.push(target);
     }
+    Ok(())
+}
+
+/// Makes the names in the data directory durable.
+pub(crate) fn sync_names(storage: &dyn Storage) -> Result<(), LogError> {
+    let root = Path::new("");
     storage
         .sync_dir(root)
-        .map_err(|error| LogError::io("sync", root, error))?;
-    for path in &retired {
-        storage
-            .remove_dir_all(path)
-            .map_err(|error| LogError::io("remove", path, error))?;
+        .map_err(|error| LogError::io("sync", root, error))
+}
+
+/// Removes retired directories, whose old names are durably gone, with what is in them.
+pub(crate) fn erase(storage: &dyn Storage, retired: &[PathBuf]) -> Result<(), LogError> {
+    for path in retired {
+        match storage.remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(LogError::io("remove", path, error));
+            }
+            _ => {}
+        }
     }
     Ok(())
 }
 
-/// Removes directories of these names that a deletion could not remove; refuses when one of them is
-/// not ours.
-pub(crate) fn make_room(
+/// The directories of these names that a deletion could not remove; refuses when one of them is not
+/// ours.
+pub(crate) fn stale(
     storage: &dyn Storage,
     topic: &str,
     paths: &[PathBuf],
-) -> Result<(), LogError> {
+) -> Result<Vec<PathBuf>, LogError> {
     let mut stale = Vec::new();
     for path in paths {
         if !storage
@@ -110,11 +177,7 @@ pub(crate) fn make_room(
         }
         stale.push(path.clone());
     }
-    if stale.is_empty() {
-        Ok(())
-    } else {
-        remove(storage, &stale)
-    }
+    Ok(stale)
 }
 
 /// Removes what creations and deletions that a crash cut short have left behind; returns how many
@@ -122,27 +185,26 @@ pub(crate) fn make_room(
 pub(crate) fn sweep(storage: &dyn Storage, catalogue: &Catalogue) -> Result<usize, LogError> {
     let root = Path::new("");
     let mut orphans = Vec::new();
-    let mut removed = 0;
+    let mut retired = Vec::new();
     for name in storage
         .list(root)
         .map_err(|error| LogError::io("list", root, error))?
     {
         let path = PathBuf::from(&name);
         if name.starts_with(DELETED) {
-            storage
-                .remove_dir_all(&path)
-                .map_err(|error| LogError::io("remove", &path, error))?;
-            removed += 1;
+            retired.push(path);
         } else if is_orphan(storage, catalogue, &name) {
             tracing::warn!(directory = name, "removing a partition that no topic has");
             orphans.push(path);
         }
     }
-    removed += orphans.len();
-    if !orphans.is_empty() {
-        remove(storage, &orphans)?;
+    retire(storage, &orphans, &mut retired)?;
+    if !retired.is_empty() {
+        // Also for what was retired before: the last process may not have come to it.
+        sync_names(storage)?;
+        erase(storage, &retired)?;
     }
-    Ok(removed)
+    Ok(retired.len())
 }
 
 /// Whether this is a partition's directory that the catalogue does not know. Directories that do

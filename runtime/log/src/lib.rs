@@ -32,7 +32,7 @@ mod validate;
 pub use append_error::{AppendError, ReadError};
 pub use catalogue::{OtherSettings, Settings};
 pub use directory::{
-    CompactedPartition, CompactionReport, DirectoryConfig, LogDirectory, Topic,
+    CompactedPartition, CompactionReport, DirectoryConfig, LogDirectory, NewTopic, Outcomes, Topic,
     UncompactedPartition,
 };
 pub use durability::{Durability, UnknownDurability};

@@ -442,6 +442,13 @@ impl PartitionLog {
         self.flush_files(true)
     }
 
+    /// Refuses everything from now on, and writes nothing more: the topic is deleted. Does not wait
+    /// for a sync that is under way.
+    pub(crate) fn retire(&self) {
+        let _names = self.names();
+        self.lock().retire();
+    }
+
     /// The name of the log's directory is durable; it need not be synced again.
     pub(crate) fn note_parent_synced(&self) {
         self.lock().note_parent_synced();

@@ -11,7 +11,6 @@
 //! Never: cuts below a recovery point; enqueues frames.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -170,7 +169,7 @@ impl Opening<'_> {
                 .unwrap_or(0);
             let io = |error| LogError::io("look for", &path, error);
             if self.storage.exists(&path).map_err(io)? {
-                layout::check(&**self.storage, &path, entry.id)?;
+                layout::check(&**self.storage, &path, entry.id, point > 0)?;
             } else if point == 0 {
                 tracing::warn!(
                     topic = name,
@@ -178,10 +177,6 @@ impl Opening<'_> {
                     "creating a partition's lost directory"
                 );
                 layout::create(&**self.storage, &path, entry.id)?;
-                let root = Path::new("");
-                self.storage
-                    .sync_dir(root)
-                    .map_err(|error| LogError::io("sync", root, error))?;
             } else {
                 let reason = format!("the directory is missing, with {point} durable records");
                 return Err(LogError::corrupt(path, 0, reason));
@@ -329,10 +324,7 @@ fn finish(
     topics: &BTreeMap<String, Topic>,
 ) -> Result<(Offsets, Offsets), LogError> {
     let (mut points, mut log_starts) = (Offsets::new(), Offsets::new());
-    let root = Path::new("");
-    storage
-        .sync_dir(root)
-        .map_err(|error| LogError::io("sync", root, error))?;
+    layout::sync_names(storage)?;
     for (name, topic) in topics {
         for (log, partition) in topic.partitions.iter().zip(0..) {
             log.note_parent_synced();

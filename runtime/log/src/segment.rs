@@ -235,12 +235,12 @@ impl Segment {
     /// says so (`false`: the file could not be cut back).
     pub(crate) fn write(&mut self, parts: &[&[u8]]) -> Result<u64, (LogError, bool)> {
         let position = self.size_bytes;
+        self.unsynced = true;
         if let Err(error) = self.log.write_at(parts, position) {
             let restored = self.log.set_len(position).is_ok();
             return Err((LogError::io("append to", &self.path, error), restored));
         }
         self.size_bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
-        self.unsynced = true;
         Ok(position)
     }
 
@@ -466,6 +466,15 @@ impl Segment {
             self.transaction_index.write(storage)?;
         }
         Ok(())
+    }
+
+    /// Whether it is empty, and was left so.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.size_bytes == 0
+            && !self.unsynced
+            && !self.offset_index.is_unsynced()
+            && !self.time_index.is_unsynced()
+            && !self.transaction_index.is_unsynced()
     }
 
     /// The files that hold what was not synced; they count as synced from now on.

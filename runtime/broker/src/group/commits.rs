@@ -8,7 +8,7 @@
 //!
 //! Never: answers a commit itself; the handler waits for the position that it gets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millstream_log::{AppendOrigin, failpoint};
 use millstream_protocol::{ErrorCode, ProducerStamp, Uuid};
@@ -339,14 +339,15 @@ impl Coordinator {
         Ok(())
     }
 
-    /// A topic was deleted: what groups committed for it says nothing about a new one of its name.
-    pub(crate) fn forget_topic(&self, name: &str, now_ms: i64) {
+    /// Topics were deleted: what groups committed for them says nothing about new ones of their
+    /// names.
+    pub(crate) fn forget_topics(&self, names: &BTreeSet<&str>, now_ms: i64) {
         for shard in self.shards().unwrap_or_default() {
             let mut state = shard.lock();
             let ids: Vec<String> = state.offsets.groups().map(str::to_owned).collect();
             for group_id in ids {
                 let mut partitions = partitions_of(&state, &group_id);
-                partitions.retain(|(topic, _)| topic == name);
+                partitions.retain(|(topic, _)| names.contains(topic.as_str()));
                 for chunk in partitions.chunks(TOMBSTONES_MAX) {
                     let tombstones = tombstones(&group_id, chunk);
                     if shard.append(&mut state, &tombstones, now_ms).is_err() {

@@ -17,7 +17,7 @@ use millstream_protocol::messages::{CreatePartitionsRequest, CreatePartitionsRes
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Enlarges each topic of the request.
+/// Enlarges the topics of the request.
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _context: &RequestContext,
@@ -26,46 +26,60 @@ pub(crate) async fn handle(
     let mut seen = BTreeSet::new();
     let names = request.topics.iter().map(|topic| &topic.name);
     let repeated: BTreeSet<String> = names.filter(|name| !seen.insert(*name)).cloned().collect();
-    let mut results = Vec::new();
+    let mut outcomes = Vec::new();
     let mut answered = BTreeSet::new();
     for topic in request.topics {
         if !answered.insert(topic.name.clone()) {
             continue;
         }
-        let outcome = if repeated.contains(&topic.name) {
-            Err(Refused::invalid(
-                "the request names this topic more than once",
-            ))
+        let checked = if repeated.contains(&topic.name) {
+            let message = "the request names this topic more than once";
+            Err(Refused::invalid(message))
         } else {
-            grow(node, &topic, request.validate_only).await
+            check(node, &topic)
         };
+        outcomes.push((topic.name, checked.map(|()| topic.count)));
+    }
+    if !request.validate_only {
+        grow(node, &mut outcomes).await;
+    }
+    let results = outcomes.into_iter().map(|(name, outcome)| {
         let (error_code, error_message) = Refused::parts(outcome);
-        results.push(CreatePartitionsTopicResult {
-            name: topic.name,
+        CreatePartitionsTopicResult {
+            name,
             error_code,
             error_message,
-        });
-    }
+        }
+    });
     CreatePartitionsResponse {
-        results,
+        results: results.collect(),
         ..Default::default()
     }
 }
 
-async fn grow(
-    node: &Arc<Node>,
-    topic: &CreatePartitionsTopic,
-    validate_only: bool,
-) -> Result<(), Refused> {
+/// Enlarges the topics that can be, all at once, and says what became of them.
+async fn grow(node: &Arc<Node>, outcomes: &mut [(String, Result<i32, Refused>)]) {
+    let totals = outcomes.iter().filter_map(|(name, checked)| {
+        let total = checked.as_ref().ok()?;
+        Some((name.clone(), *total))
+    });
+    let grown = node.grow_topics(totals.collect()).await;
+    let checked = outcomes.iter_mut().filter(|(_, checked)| checked.is_ok());
+    for ((_, outcome), grown) in checked.zip(grown) {
+        if let Err(refused) = grown {
+            *outcome = Err(refused);
+        }
+    }
+}
+
+fn check(node: &Arc<Node>, topic: &CreatePartitionsTopic) -> Result<(), Refused> {
     if is_internal(&topic.name) {
         let message = format!("the partitions of '{}' are the coordinator's", topic.name);
         return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message));
     }
     // What is asked for without the assignments comes first, as their number depends on it.
-    node.add_partitions(&topic.name, topic.count, true).await?;
-    check_assignments(node, topic)?;
-    node.add_partitions(&topic.name, topic.count, validate_only)
-        .await
+    node.check_growth(&topic.name, topic.count)?;
+    check_assignments(node, topic)
 }
 
 /// Each new partition can only be assigned to this node.

@@ -2,7 +2,8 @@
 //!
 //! Deviations: replication factor 1 or -1 only.
 //!
-//! Invariants: every topic of the request is answered, each with its own error and message.
+//! Invariants: every topic of the request is answered, each with its own error and message; those
+//! that are created are created together.
 //! Never: creates anything when `validate_only` is set.
 
 use super::REPLICATION_FACTOR;
@@ -11,6 +12,7 @@ use crate::node::Node;
 use crate::refused::Refused;
 use crate::topic_settings::{self, Effective};
 use crate::topics::{PARTITIONS_MAX, invalid_topic_name};
+use millstream_log::NewTopic;
 use millstream_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult,
 };
@@ -25,7 +27,10 @@ struct Plan {
     configs: BTreeMap<String, String>,
 }
 
-/// Creates each topic of the request.
+/// The id, once it is there, and what was planned.
+type Outcome = Result<(Uuid, Plan), Refused>;
+
+/// Creates the topics of the request.
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _context: &RequestContext,
@@ -38,60 +43,66 @@ pub(crate) async fn handle(
             repeated.insert(topic.name.clone());
         }
     }
-    let mut topics = Vec::new();
+    let mut outcomes = Vec::new();
     for topic in request.topics {
         if !seen.remove(&topic.name) {
             continue;
         }
-        let outcome = if repeated.contains(&topic.name) {
-            Err(refused(
-                ErrorCode::INVALID_REQUEST,
-                "the request names this topic more than once",
-            ))
+        let planned = if repeated.contains(&topic.name) {
+            let message = "the request names this topic more than once";
+            Err(Refused::invalid(message))
         } else {
-            create(node, &topic, request.validate_only).await
+            plan(node, &topic).map(|plan| (Uuid::ZERO, plan))
         };
-        topics.push(answer(node, topic.name, outcome));
+        outcomes.push((topic.name, planned));
     }
+    if !request.validate_only {
+        create(node, &mut outcomes).await;
+    }
+    let answers = outcomes.into_iter();
     CreateTopicsResponse {
-        topics,
+        topics: answers
+            .map(|(name, outcome)| answer(node, name, outcome))
+            .collect(),
         ..Default::default()
     }
 }
 
-async fn create(
-    node: &Arc<Node>,
-    topic: &CreatableTopic,
-    validate_only: bool,
-) -> Result<(Uuid, Plan), Refused> {
-    let plan = plan(node, topic)?;
-    let exists = || {
-        refused(
-            ErrorCode::TOPIC_ALREADY_EXISTS,
-            format!("topic '{}' already exists", topic.name),
-        )
+/// Creates what is planned, all at once, and says what became of it.
+async fn create(node: &Arc<Node>, outcomes: &mut [(String, Outcome)]) {
+    let planned = outcomes.iter().filter_map(|(name, planned)| {
+        let (_, plan) = planned.as_ref().ok()?;
+        Some(NewTopic {
+            name: name.clone(),
+            partitions: plan.partitions,
+            configs: plan.configs.clone(),
+        })
+    });
+    let created = node.create_topics(planned.collect()).await;
+    let planned = outcomes.iter_mut().filter(|(_, planned)| planned.is_ok());
+    for ((name, outcome), created) in planned.zip(created) {
+        match (created, outcome) {
+            (Ok(entry), Ok((id, _))) => *id = entry.id,
+            (Ok(_), Err(_)) => {}
+            (Err(code), outcome) => *outcome = Err(not_created(name, code)),
+        }
+    }
+}
+
+fn exists(name: &str) -> Refused {
+    let message = format!("topic '{name}' already exists");
+    refused(ErrorCode::TOPIC_ALREADY_EXISTS, message)
+}
+
+fn not_created(name: &str, code: ErrorCode) -> Refused {
+    let message = match code {
+        ErrorCode::TOPIC_ALREADY_EXISTS => return exists(name),
+        ErrorCode::INVALID_TOPIC_EXCEPTION => {
+            "another topic's name differs from this one in '.' and '_' only"
+        }
+        _ => "the topic could not be stored; see the broker's log",
     };
-    if node.partitions.topic(&topic.name).is_some() {
-        return Err(exists());
-    }
-    if validate_only {
-        return Ok((Uuid::ZERO, plan));
-    }
-    match node
-        .create_topic(&topic.name, plan.partitions, plan.configs.clone())
-        .await
-    {
-        Ok(entry) => Ok((entry.id, plan)),
-        Err(ErrorCode::TOPIC_ALREADY_EXISTS) => Err(exists()),
-        Err(code @ ErrorCode::INVALID_TOPIC_EXCEPTION) => Err(refused(
-            code,
-            "another topic's name differs from this one in '.' and '_' only",
-        )),
-        Err(code) => Err(refused(
-            code,
-            "the topic could not be stored; see the broker's log",
-        )),
-    }
+    refused(code, message)
 }
 
 /// Checks a topic and fills in the defaults.
@@ -144,6 +155,9 @@ fn plan(node: &Node, topic: &CreatableTopic) -> Result<Plan, Refused> {
     }
     let configs = topic_settings::checked(&configs, &node.layers())
         .map_err(|message| refused(ErrorCode::INVALID_CONFIG, message))?;
+    if node.partitions.topic(&topic.name).is_some() {
+        return Err(exists(&topic.name));
+    }
     Ok(Plan {
         partitions,
         configs,
@@ -180,11 +194,7 @@ fn refused(code: ErrorCode, message: impl Into<String>) -> Refused {
     Refused::new(code, message)
 }
 
-fn answer(
-    node: &Node,
-    name: String,
-    outcome: Result<(Uuid, Plan), Refused>,
-) -> CreatableTopicResult {
+fn answer(node: &Node, name: String, outcome: Outcome) -> CreatableTopicResult {
     match outcome {
         Ok((topic_id, plan)) => CreatableTopicResult {
             name,

@@ -2,18 +2,25 @@
 //!
 //! Deviations: the coordinators' topics cannot be deleted.
 //!
-//! Invariants: every topic of the request is answered.
-//! Never: deletes what is named both by name and by id.
+//! Invariants: every topic of the request is answered; those that go, go together.
+//! Never: deletes what is named more than once.
 
 use crate::dispatch::RequestContext;
 use crate::node::Node;
-use crate::topics::is_internal;
 use millstream_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
 use millstream_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use millstream_protocol::{ErrorCode, Uuid};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Deletes each topic of the request.
+/// A topic as the request names it, and what it is called, or why it stays.
+struct Asked {
+    name: Option<String>,
+    topic_id: Uuid,
+    outcome: Result<String, ErrorCode>,
+}
+
+/// Deletes the topics of the request.
 pub(crate) async fn handle(
     node: &Arc<Node>,
     context: &RequestContext,
@@ -23,55 +30,89 @@ pub(crate) async fn handle(
         name: Some(name),
         topic_id: Uuid::ZERO,
     };
-    let states = if context.api_version >= 6 {
+    let states: Vec<DeleteTopicState> = if context.api_version >= 6 {
         request.topics
     } else {
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let mut responses = Vec::new();
-    for state in states {
-        responses.push(delete(node, state).await);
+    let mut asked = resolve_all(node, states);
+    let names = asked.iter().filter_map(|asked| asked.outcome.clone().ok());
+    let deleted = node.delete_topics(names.collect()).await;
+    let named = asked.iter_mut().filter(|asked| asked.outcome.is_ok());
+    for (asked, deleted) in named.zip(deleted) {
+        if let Err(code) = deleted {
+            asked.outcome = Err(code);
+        }
     }
     DeleteTopicsResponse {
-        responses,
+        responses: asked.into_iter().map(answer).collect(),
         ..Default::default()
     }
 }
 
-async fn delete(node: &Arc<Node>, state: DeleteTopicState) -> DeletableTopicResult {
-    let DeleteTopicState { name, topic_id } = state;
-    let (name, topic_id, outcome) = match (name, topic_id) {
-        (Some(name), Uuid::ZERO) => {
-            let id = node
-                .partitions
-                .topic(&name)
-                .map_or(Uuid::ZERO, |entry| entry.id);
-            let outcome = delete_named(node, &name).await;
-            (Some(name), id, outcome)
+/// Finds the topics, each once: what is named twice, in whatever way, stays.
+fn resolve_all(node: &Node, states: Vec<DeleteTopicState>) -> Vec<Asked> {
+    let mut times: BTreeMap<(Option<String>, Uuid), usize> = BTreeMap::new();
+    let key = |state: &DeleteTopicState| (state.name.clone(), state.topic_id);
+    for state in &states {
+        *times.entry(key(state)).or_default() += 1;
+    }
+    let mut asked: Vec<Asked> = Vec::new();
+    for state in states {
+        let Some(times) = times.remove(&key(&state)) else {
+            continue;
+        };
+        let mut topic = resolve(node, state);
+        if times > 1 {
+            topic.outcome = Err(ErrorCode::INVALID_REQUEST);
         }
-        (None, Uuid::ZERO) => (None, Uuid::ZERO, Err(ErrorCode::INVALID_REQUEST)),
-        (None, id) => match node.partitions.topic_by_id(id) {
-            None => (None, id, Err(ErrorCode::UNKNOWN_TOPIC_ID)),
-            Some(entry) => (
-                Some(entry.name.to_string()),
-                id,
-                delete_named(node, &entry.name).await,
-            ),
-        },
-        (Some(name), id) => (Some(name), id, Err(ErrorCode::INVALID_REQUEST)),
+        asked.push(topic);
+    }
+    let mut found = BTreeSet::new();
+    let twice: BTreeSet<String> = asked
+        .iter()
+        .filter_map(|asked| asked.outcome.as_ref().ok())
+        .filter(|name| !found.insert(*name))
+        .cloned()
+        .collect();
+    for asked in &mut asked {
+        if matches!(&asked.outcome, Ok(name) if twice.contains(name)) {
+            asked.outcome = Err(ErrorCode::INVALID_REQUEST);
+        }
+    }
+    asked
+}
+
+fn resolve(node: &Node, state: DeleteTopicState) -> Asked {
+    let DeleteTopicState { name, topic_id } = state;
+    let (entry, unknown) = match (&name, topic_id) {
+        (Some(name), Uuid::ZERO) => (
+            node.partitions.topic(name),
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        ),
+        (None, id) if id != Uuid::ZERO => {
+            (node.partitions.topic_by_id(id), ErrorCode::UNKNOWN_TOPIC_ID)
+        }
+        _ => (None, ErrorCode::INVALID_REQUEST),
     };
-    let error_code = outcome.err().unwrap_or(ErrorCode::NONE);
-    DeletableTopicResult {
-        name,
-        topic_id,
-        error_code,
-        error_message: (!error_code.is_ok()).then(|| error_code.description().to_owned()),
+    let outcome = match &entry {
+        None => Err(unknown),
+        Some(entry) if entry.is_internal() => Err(ErrorCode::INVALID_TOPIC_EXCEPTION),
+        Some(entry) => Ok(entry.name.to_string()),
+    };
+    Asked {
+        name: name.or_else(|| entry.as_ref().map(|entry| entry.name.to_string())),
+        topic_id: entry.map_or(topic_id, |entry| entry.id),
+        outcome,
     }
 }
 
-async fn delete_named(node: &Arc<Node>, name: &str) -> Result<(), ErrorCode> {
-    if is_internal(name) {
-        return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
+fn answer(asked: Asked) -> DeletableTopicResult {
+    let error_code = asked.outcome.err().unwrap_or(ErrorCode::NONE);
+    DeletableTopicResult {
+        name: asked.name,
+        topic_id: asked.topic_id,
+        error_code,
+        error_message: (!error_code.is_ok()).then(|| error_code.description().to_owned()),
     }
-    node.delete_topic(name).await
 }

@@ -10,6 +10,7 @@ use super::{CLUSTER_OPERATIONS, LEADER_EPOCH, TOPIC_OPERATIONS};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use crate::topics::{TopicEntry, invalid_topic_name, is_internal};
+use millstream_log::NewTopic;
 use millstream_protocol::messages::metadata::{
     MetadataRequestTopic, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -40,8 +41,13 @@ pub(crate) async fn handle(
             let mut seen = BTreeSet::new();
             let first =
                 |topic: &MetadataRequestTopic| seen.insert((topic.topic_id, topic.name.clone()));
-            for topic in asked.into_iter().filter(first) {
-                topics.push(match find(node, &topic, create).await {
+            let asked: Vec<MetadataRequestTopic> = asked.into_iter().filter(first).collect();
+            let refused = match create {
+                true => create_missing(node, &asked).await,
+                false => BTreeMap::new(),
+            };
+            for topic in asked {
+                topics.push(match find(node, &topic, &refused) {
                     Ok(entry) => describe(node, &entry, operations),
                     Err(error_code) => missing(context, topic, error_code),
                 });
@@ -73,10 +79,34 @@ pub(crate) async fn handle(
     }
 }
 
-async fn find(
+/// Creates the topics that are missing, all at once; those that cannot be, with the reason.
+async fn create_missing(
+    node: &Arc<Node>,
+    asked: &[MetadataRequestTopic],
+) -> BTreeMap<String, ErrorCode> {
+    let names = asked.iter().filter(|topic| topic.topic_id == Uuid::ZERO);
+    let names = names.filter_map(|topic| topic.name.as_deref());
+    let missing: Vec<NewTopic> = names
+        .filter(|name| node.partitions.topic(name).is_none())
+        .filter(|name| invalid_topic_name(name).is_none() && !is_internal(name))
+        .map(|name| NewTopic {
+            name: name.to_owned(),
+            partitions: node.config.num_partitions,
+            configs: BTreeMap::new(),
+        })
+        .collect();
+    let names: Vec<String> = missing.iter().map(|topic| topic.name.clone()).collect();
+    let created = node.create_topics(missing).await;
+    let refused = names.into_iter().zip(created);
+    refused
+        .filter_map(|(name, created)| Some((name, created.err()?)))
+        .collect()
+}
+
+fn find(
     node: &Arc<Node>,
     topic: &MetadataRequestTopic,
-    create: bool,
+    refused: &BTreeMap<String, ErrorCode>,
 ) -> Result<Arc<TopicEntry>, ErrorCode> {
     if topic.topic_id != Uuid::ZERO {
         return node
@@ -91,19 +121,11 @@ async fn find(
     if invalid_topic_name(name).is_some() {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
-    if !create || is_internal(name) {
-        return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-    }
-    match node
-        .create_topic(name, node.config.num_partitions, BTreeMap::new())
-        .await
-    {
-        Err(ErrorCode::TOPIC_ALREADY_EXISTS) => node
-            .partitions
-            .topic(name)
-            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
-        created => created,
-    }
+    Err(match refused.get(name) {
+        // Somebody else created it meanwhile, and it is gone again.
+        None | Some(&ErrorCode::TOPIC_ALREADY_EXISTS) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        Some(code) => *code,
+    })
 }
 
 fn missing(

@@ -1,5 +1,5 @@
-//! What a request costs in process: CPU time of client and broker together, printed, never
-//! asserted.
+//! What a request costs in process: CPU time of client and broker together, and of topics the time
+//! on this disk; printed, never asserted.
 //!
 //! Run with `cargo test --release -p millstream-broker -- --ignored --nocapture cost`.
 //!
@@ -9,9 +9,11 @@
 use super::harness::*;
 use crate::{Broker, BrokerConfig, Placement};
 use millstream_log::{DiskStorage, Durability};
+use millstream_protocol::messages::create_topics::CreatableTopic;
 use millstream_protocol::messages::*;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 const ROUNDS: i64 = 20_000;
 
@@ -68,4 +70,69 @@ async fn cost_of_produce_and_fetch_in_process() {
         (fetched - produced) / ROUNDS,
         (ended - fetched) / ROUNDS
     );
+}
+
+/// Topics `t0`, `t1`, …, and how long it took to create them, or to delete them.
+async fn many_topics(client: &mut Client, count: usize, partitions: i32) -> [Duration; 2] {
+    let names = || (0..count).map(|number| format!("t{number}"));
+    let new = names().map(|name| CreatableTopic {
+        name,
+        num_partitions: partitions,
+        replication_factor: -1,
+        ..Default::default()
+    });
+    let create = CreateTopicsRequest {
+        topics: new.collect(),
+        ..Default::default()
+    };
+    let started = Instant::now();
+    let answer = client.ask(7, create).await;
+    assert!(answer.topics.iter().all(|topic| topic.error_code.is_ok()));
+    let created = started.elapsed();
+    let delete = DeleteTopicsRequest {
+        topic_names: names().collect(),
+        ..Default::default()
+    };
+    let started = Instant::now();
+    let answer = client.ask(5, delete).await;
+    assert!(
+        answer
+            .responses
+            .iter()
+            .all(|topic| topic.error_code.is_ok())
+    );
+    [created, started.elapsed()]
+}
+
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn cost_of_a_hundred_topics_in_one_request_and_of_the_first_stop_after_a_thousand() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = BrokerConfig {
+        durability: Durability::Os,
+        placement: Placement::Threads,
+        ..config()
+    };
+    let storage = Arc::new(DiskStorage::new(directory.path()));
+    let broker = Broker::open(storage, config).await.expect("opens");
+    let mut client = Client::connect(&broker);
+    let [created, deleted] = many_topics(&mut client, 100, 1).await;
+    println!("100 topics: created in {created:?}, deleted in {deleted:?}");
+    let new = (0..1_000).map(|number| CreatableTopic {
+        name: format!("p{number}"),
+        num_partitions: 3,
+        replication_factor: -1,
+        ..Default::default()
+    });
+    let create = CreateTopicsRequest {
+        topics: new.collect(),
+        ..Default::default()
+    };
+    let started = Instant::now();
+    client.ask(7, create).await;
+    println!("1,000 topics of 3: created in {:?}", started.elapsed());
+    drop(client);
+    let started = Instant::now();
+    broker.close().await.expect("closes");
+    println!("the first stop after that: {:?}", started.elapsed());
 }

@@ -17,6 +17,7 @@ mod fetch_sessions;
 mod group_configs;
 pub(crate) mod harness;
 mod held;
+mod many_topics;
 mod partitions;
 mod read_committed;
 mod topics;

@@ -4,6 +4,8 @@
 //! topics that the catalogue has at the time of writing.
 //! Never: writes a file whose content would be the same.
 
+use std::collections::BTreeSet;
+
 use millstream_protocol::Uuid;
 
 use super::{Inner, Structure, Topic, lock};
@@ -48,18 +50,18 @@ impl Flushed {
 }
 
 impl Inner {
-    /// Removes a topic's entries from the checkpoint files.
+    /// Removes these topics' entries from the checkpoint files.
     pub(super) fn forget_points(
         &self,
         structure: &mut Structure,
-        name: &str,
+        names: &BTreeSet<&str>,
     ) -> Result<(), LogError> {
         let mut points = structure.points.clone();
         let mut log_starts = structure.log_starts.clone();
-        points.retain(|(topic, _), _| topic != name);
-        log_starts.retain(|(topic, _), _| topic != name);
+        points.retain(|(topic, _), _| !names.contains(topic.as_str()));
+        log_starts.retain(|(topic, _), _| !names.contains(topic.as_str()));
         let mut cleaned = structure.cleaned.clone();
-        cleaned.retain(|(topic, _), _| topic != name);
+        cleaned.retain(|(topic, _), _| !names.contains(topic.as_str()));
         self.store_cleaned(structure, cleaned)?;
         self.store_points(structure, points, log_starts)
     }

@@ -197,6 +197,10 @@ impl<E: Entry> Index<E> {
         Ok(())
     }
 
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.unsynced
+    }
+
     /// The file, if it holds what was not synced; it counts as synced from now on.
     pub(crate) fn take_unsynced(&mut self) -> Option<(PathBuf, Arc<dyn StorageFile>)> {
         let file = self.file.take()?;

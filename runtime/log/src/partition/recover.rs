@@ -9,6 +9,7 @@ use super::state::PartitionState;
 use super::{PartitionSetup, Recovery};
 use crate::compaction::manifest;
 use crate::error::LogError;
+use crate::layout::METADATA;
 use crate::leader_epoch::LeaderEpochs;
 use crate::producer_state::{ProducerState, snapshot};
 use crate::retention::{read_log_start, write_log_start};
@@ -28,17 +29,31 @@ pub(super) fn open(setup: &PartitionSetup) -> Result<PartitionState, LogError> {
     let log_start = read_log_start(storage, directory)?;
     let segments = open_segments(storage, directory, log_start)?;
     let mut state = PartitionState::new(segments, LeaderEpochs::load(storage, directory)?);
-    // A log that was closed has synced its names.
+    let is_new = is_new(&names_before, &state);
+    // A log that was closed has synced its names, unless nothing was ever written to it.
     state.names_changed =
-        setup.recovery != Recovery::Clean || names(storage, directory)? != names_before;
+        is_new || setup.recovery != Recovery::Clean || names(storage, directory)? != names_before;
+    let nothing_durable = Recovery::Unclean {
+        checkpoint_offset: 0,
+    };
+    state.metadata_unsynced = (is_new || setup.recovery == nothing_durable)
+        && names_before.iter().any(|name| name == METADATA);
     state.cleaned_below = compaction.cleaned_below;
     let opening = Opening {
         setup,
         storage,
         directory,
+        is_new,
     };
     opening.recover(&mut state, log_start)?;
     Ok(state)
+}
+
+/// Whether there is nothing but what the creation of a partition puts there, or a part of it.
+fn is_new(names_before: &[String], state: &PartitionState) -> bool {
+    let is_created = |name: &String| name == METADATA || base_offset_of(name) == Some(0);
+    let is_empty = |segment: &Segment| segment.base_offset() == 0 && segment.size_bytes() == 0;
+    names_before.iter().all(is_created) && state.segments.iter().all(is_empty)
 }
 
 fn names(storage: &dyn Storage, directory: &Path) -> Result<Vec<String>, LogError> {
@@ -91,6 +106,8 @@ struct Opening<'a> {
     setup: &'a PartitionSetup,
     storage: &'a dyn Storage,
     directory: &'a PathBuf,
+    /// Nothing was ever written: there is nothing to scan, and nothing to build again.
+    is_new: bool,
 }
 
 impl Opening<'_> {
@@ -132,6 +149,9 @@ impl Opening<'_> {
 
     /// The first segment whose log file must be read as a whole.
     fn first_to_scan(&self, state: &PartitionState) -> Result<usize, LogError> {
+        if self.is_new {
+            return Ok(state.segments.len());
+        }
         let mut first = match self.setup.recovery {
             Recovery::Clean => state.segments.len(),
             // From the last record below the checkpoint on: the segment behind it may have been

@@ -7,6 +7,7 @@
 
 use super::{LogOffsets, OpenTransaction, PartitionLog, ProducerSummary};
 use crate::error::LogError;
+use crate::layout::METADATA;
 use crate::leader_epoch::LeaderEpochs;
 use crate::producer_state::machine::ProducerEntry;
 use crate::producer_state::{ProducerState, snapshot};
@@ -47,6 +48,9 @@ pub(crate) struct PartitionState {
     pub(crate) names_changed: bool,
     /// Whether the directory's own name may not be durable.
     parent_unsynced: bool,
+    /// Whether the file that names the topic may not be durable. It is before any record counts as
+    /// synced.
+    pub(super) metadata_unsynced: bool,
     /// Where the newest snapshot is, if it is known to be good: it holds while nothing is appended.
     pub(crate) snapshot_at: Option<i64>,
 }
@@ -61,7 +65,7 @@ enum Offline {
 }
 
 /// What a flush has to sync.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FlushWork {
     pub(super) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     pub(super) directories: Vec<PathBuf>,
@@ -91,6 +95,7 @@ impl PartitionState {
             unsynced: Vec::new(),
             names_changed: false,
             parent_unsynced: true,
+            metadata_unsynced: false,
             snapshot_at: None,
         }
     }
@@ -252,6 +257,19 @@ impl PartitionState {
         synced
     }
 
+    /// Takes no more changes, and is not read any more.
+    pub(super) fn retire(&mut self) {
+        self.offline = Some(Offline::Closed);
+    }
+
+    /// Whether nothing was ever written that a sync would have to keep: what a power cut takes of
+    /// such a log is made again when it is opened.
+    fn is_untouched(&self) -> bool {
+        self.log_end == 0
+            && self.unsynced.is_empty()
+            && self.segments.iter().all(Segment::is_untouched)
+    }
+
     /// Remembers a small file that must be synced.
     fn written(&mut self, path: PathBuf, file: Arc<dyn StorageFile>) {
         self.unsynced.retain(|(known, _)| *known != path);
@@ -266,13 +284,18 @@ impl PartitionState {
         log: &PartitionLog,
         close: bool,
     ) -> Result<FlushWork, LogError> {
-        let written = self
-            .check_online()
-            .and_then(|()| self.write_waiting(log, close));
+        let untouched = self.is_untouched();
+        let written = self.check_online().and_then(|()| match untouched {
+            true => Ok(()),
+            false => self.write_waiting(log, close),
+        });
         if close {
-            self.offline = Some(Offline::Closed);
+            self.retire();
         }
-        written.map(|()| self.take_flush_work(log))
+        written.map(|()| match untouched {
+            true => FlushWork::default(),
+            false => self.take_flush_work(log),
+        })
     }
 
     fn write_waiting(&mut self, log: &PartitionLog, close: bool) -> Result<(), LogError> {
@@ -285,6 +308,14 @@ impl PartitionState {
         }
         if let Some((path, file)) = self.epochs.write(storage, &log.directory)? {
             self.written(path, file);
+        }
+        if self.metadata_unsynced {
+            let path = log.directory.join(METADATA);
+            let file = storage
+                .open(&path, OpenMode::Write)
+                .map_err(|error| LogError::io("open", &path, error))?;
+            self.written(path, file);
+            self.metadata_unsynced = false;
         }
         for segment in &mut self.segments {
             segment.write_indexes(storage)?;

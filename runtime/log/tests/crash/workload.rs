@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use millstream_log::storage::Fault;
 use millstream_log::{
-    AppendOrigin, DirectoryConfig, Durability, FaultyStorage, Isolation, LogDirectory,
+    AppendOrigin, DirectoryConfig, Durability, FaultyStorage, Isolation, LogDirectory, NewTopic,
     PartitionConfig, ReadRequest, Storage,
 };
 use millstream_protocol::{
@@ -194,15 +194,22 @@ impl Workload {
     }
 
     fn live(&mut self, steps: usize) -> Result<(), Failure> {
-        self.create(STATE, 1)?;
-        self.create("a", 2)?;
+        self.create(&[(STATE, 1), ("a", 2)])?;
         for step in 0..steps {
             match step * 100 / steps {
-                20 if !self.is_there("b") => self.create("b", 1)?,
-                45 if self.is_there("b") => self.delete("b")?,
-                55 if !self.is_there("b") => self.create("b", 2)?,
+                10 if !self.is_there("ba") => self.create(&[("ba", 1), ("bb", 2), ("bc", 1)])?,
+                20 if !self.is_there("b") => self.create(&[("b", 1)])?,
+                // Made again at once, while the files of the old ones are still there.
+                35 if self.is_there("bc") => {
+                    self.delete(&["ba", "bb", "bc"])?;
+                    self.create(&[("bb", 1), ("bd", 2), ("ba", 2)])?;
+                }
+                45 if self.is_there("b") => self.delete(&["b"])?,
+                50 => self.directory.erase_deleted()?,
+                55 if !self.is_there("b") => self.create(&[("b", 2)])?,
+                60 if self.is_there("bd") => self.delete(&["bd", "ba"])?,
                 65 if step * 100 % steps < 100 => self.restart()?,
-                80 if self.is_there("b") => self.delete("b")?,
+                80 if self.is_there("b") => self.delete(&["b", "bb"])?,
                 _ => self.step()?,
             }
         }
@@ -238,34 +245,43 @@ impl Workload {
         }
     }
 
-    fn create(&mut self, name: &str, partitions: i32) -> Result<(), Failure> {
+    fn create(&mut self, topics: &[(&str, i32)]) -> Result<(), Failure> {
         let before = self.storage.operation_count();
-        let topic = self
-            .directory
-            .create_topic(name, partitions, BTreeMap::new())?;
-        self.ledger.topics.push(TopicLife {
-            name: name.to_owned(),
-            id: topic.id,
-            partitions,
-            created: (before, self.storage.operation_count()),
-            deleted: None,
+        let new = topics.iter().map(|(name, partitions)| NewTopic {
+            name: (*name).to_owned(),
+            partitions: *partitions,
+            configs: BTreeMap::new(),
         });
+        let created = self.directory.create_topics(new.collect())?;
+        for topic in created.into_iter().collect::<Result<Vec<_>, _>>()? {
+            self.ledger.topics.push(TopicLife {
+                name: topic.name,
+                id: topic.id,
+                partitions: topic.partitions.len() as i32,
+                created: (before, self.storage.operation_count()),
+                deleted: None,
+            });
+        }
         Ok(())
     }
 
-    fn delete(&mut self, name: &str) -> Result<(), Failure> {
-        let id = self.directory.topic(name).unwrap().id;
+    fn delete(&mut self, names: &[&str]) -> Result<(), Failure> {
         let before = self.storage.operation_count();
-        let life = self
-            .ledger
-            .topics
-            .iter_mut()
-            .find(|life| life.id == id)
-            .unwrap();
-        life.deleted = Some((before, usize::MAX));
-        self.directory.delete_topic(name)?;
-        life.deleted = Some((before, self.storage.operation_count()));
+        let ids = names.iter().map(|name| self.directory.topic(name));
+        let ids: Vec<Uuid> = ids.map(|topic| topic.unwrap().id).collect();
+        self.note_deleted(&ids, (before, usize::MAX));
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let deleted = self.directory.delete_topics(&names)?;
+        deleted.into_iter().collect::<Result<(), _>>()?;
+        self.note_deleted(&ids, (before, self.storage.operation_count()));
         Ok(())
+    }
+
+    fn note_deleted(&mut self, ids: &[Uuid], deleted: (usize, usize)) {
+        let lives = self.ledger.topics.iter_mut();
+        lives
+            .filter(|life| ids.contains(&life.id))
+            .for_each(|life| life.deleted = Some(deleted));
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
@@ -278,7 +294,7 @@ impl Workload {
     }
 
     fn produce(&mut self) -> Result<(), Failure> {
-        let topics: Vec<String> = ["a", "b"]
+        let topics: Vec<String> = ["a", "b", "ba", "bb", "bc", "bd"]
             .into_iter()
             .filter(|name| self.is_there(name))
             .map(str::to_owned)

@@ -1,104 +1,13 @@
 //! What a directory of many quiet partitions takes: descriptors, and syncs at a stop and a start.
 //!
-//! Invariants: one open file a partition, the log that is written; a start after a clean stop syncs
-//! nothing for a partition to which nothing happened.
+//! Invariants: one open file a partition, the log that is written; neither a start after a clean
+//! stop nor a stop syncs anything for a partition to which nothing happened, or nothing ever.
 //! Never: measures time or memory.
 
+use super::counted::Counted;
 use super::*;
-use crate::storage::{LockGuard, StorageFile};
-use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PARTITIONS: i32 = 50;
-
-/// A storage in memory that counts the files that are open, and syncs.
-#[derive(Clone, Debug, Default)]
-struct Counted {
-    inner: MemoryStorage,
-    open: Arc<AtomicUsize>,
-    syncs: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    fn open_files(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Syncs since the last call.
-    fn take_syncs(&self) -> usize {
-        self.syncs.swap(0, Ordering::Relaxed)
-    }
-}
-
-struct CountedFile {
-    inner: Arc<dyn StorageFile>,
-    counts: Counted,
-}
-
-impl Drop for CountedFile {
-    fn drop(&mut self) {
-        self.counts.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl fmt::Debug for CountedFile {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(formatter)
-    }
-}
-
-impl StorageFile for CountedFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.inner.write_at(parts, offset)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn set_len(&self, size_bytes: u64) -> io::Result<()> {
-        self.inner.set_len(size_bytes)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.counts.syncs.fetch_add(1, Ordering::Relaxed);
-        self.inner.sync_data()
-    }
-}
-
-impl Storage for Counted {
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir_all(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn StorageFile>> {
-        let inner = self.inner.open(path, mode)?;
-        self.open.fetch_add(1, Ordering::Relaxed);
-        let counts = self.clone();
-        Ok(Arc::new(CountedFile { inner, counts }))
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_file(path)
-    }
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir_all(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<LockGuard> {
-        self.inner.lock(path)
-    }
-}
 
 #[test]
 fn a_quiet_partition_has_one_file_open_and_costs_a_stop_and_a_start_no_sync() {
@@ -129,4 +38,73 @@ fn a_quiet_partition_has_one_file_open_and_costs_a_stop_and_a_start_no_sync() {
     }
     // What was not synced again was durable.
     assert_eq!(end(&open(storage.inner.crash()), "a", 7), 1);
+}
+
+/// Syncs of a life in which empty partitions are created: checkpoint, stop, start, stop.
+fn syncs_of_empty(partitions: i32) -> [usize; 4] {
+    let storage = Counted::default();
+    let directory = open(storage.clone());
+    create(&directory, "a", partitions);
+    storage.take_syncs();
+    directory.checkpoint().unwrap();
+    let checkpoint = storage.take_syncs();
+    directory.close(NOW_MS).unwrap();
+    let stop = storage.take_syncs();
+    drop(directory);
+    let directory = open(storage.clone());
+    assert!(directory.recovery().was_clean);
+    let start = storage.take_syncs();
+    directory.close(NOW_MS).unwrap();
+    [checkpoint, stop, start, storage.take_syncs()]
+}
+
+#[test]
+fn the_first_stop_syncs_nothing_for_partitions_that_were_only_created() {
+    assert_eq!(syncs_of_empty(5), syncs_of_empty(PARTITIONS * 4));
+}
+
+#[test]
+fn partitions_that_were_only_created_are_not_synced_after_a_kill_either() {
+    let syncs = |partitions| {
+        let storage = Counted::default();
+        let directory = open(storage.clone());
+        create(&directory, "a", partitions);
+        append(&directory, "a", 1, 1);
+        directory.sync_journal().unwrap();
+        let storage = storage.fork();
+        let directory = open(storage.clone());
+        assert!(!directory.recovery().was_clean);
+        assert_eq!(end(&directory, "a", 1), 1);
+        storage.take_syncs()
+    };
+    assert_eq!(syncs(5), syncs(PARTITIONS * 4));
+}
+
+#[test]
+fn a_stop_syncs_only_the_partitions_that_were_written_since_the_last() {
+    let storage = Counted::default();
+    let directory = open(storage.clone());
+    create(&directory, "a", PARTITIONS);
+    for partition in 0..PARTITIONS {
+        append(&directory, "a", partition, 1);
+    }
+    directory.sync_journal().unwrap();
+    directory.close(NOW_MS).unwrap();
+    drop(directory);
+    let mut stops = Vec::new();
+    for written in [0, 1, 2] {
+        let directory = open(storage.clone());
+        for partition in 0..written {
+            append(&directory, "a", partition, 2);
+        }
+        directory.sync_journal().unwrap();
+        storage.take_syncs();
+        directory.close(NOW_MS).unwrap();
+        stops.push(storage.take_syncs());
+    }
+    let each = stops[2] - stops[1];
+    assert!(each <= 5, "{each} syncs a written partition");
+    assert!(stops[0] < 12, "{} syncs of an idle stop", stops[0]);
+    let again = open(storage.inner.crash());
+    assert_eq!((end(&again, "a", 1), end(&again, "a", 40)), (2, 1));
 }

@@ -1,8 +1,11 @@
 //! Directories that are opened, closed, crashed, or somebody else's.
 
 mod altering;
+mod batches;
 mod compaction;
 mod concurrent;
+mod counted;
+mod descriptors;
 mod failing;
 mod idle;
 mod stale;

@@ -1,0 +1,185 @@
+//! Many topics in one request: they come, grow and go together, and each is answered for itself.
+//!
+//! Invariants: see the names of the tests.
+//! Never: measures time.
+
+use super::harness::*;
+use crate::Broker;
+use millstream_log::storage::{Fault, OperationKind};
+use millstream_log::{FaultyStorage, Storage};
+use millstream_protocol::messages::create_partitions::CreatePartitionsTopic;
+use millstream_protocol::messages::create_topics::CreatableTopic;
+use millstream_protocol::messages::delete_topics::DeleteTopicState;
+use millstream_protocol::messages::metadata::MetadataRequestTopic;
+use millstream_protocol::messages::*;
+use millstream_protocol::{ErrorCode, Uuid};
+use std::path::Path;
+
+const TOPICS: usize = 100;
+
+fn names() -> Vec<String> {
+    (0..TOPICS).map(|number| format!("t{number}")).collect()
+}
+
+fn syncs(storage: &FaultyStorage) -> usize {
+    storage.count_of(OperationKind::SyncFile) + storage.count_of(OperationKind::SyncDirectory)
+}
+
+async fn create(client: &mut Client, names: &[String]) -> Vec<ErrorCode> {
+    let topics = names.iter().map(|name| CreatableTopic {
+        name: name.clone(),
+        num_partitions: 2,
+        replication_factor: -1,
+        ..Default::default()
+    });
+    let request = CreateTopicsRequest {
+        topics: topics.collect(),
+        ..Default::default()
+    };
+    let answer = client.ask(7, request).await;
+    let told = answer.topics.iter().map(|topic| &topic.name);
+    assert!(told.eq(names));
+    let topics = answer.topics.into_iter();
+    topics.map(|topic| topic.error_code).collect()
+}
+
+fn named(name: &str) -> DeleteTopicState {
+    DeleteTopicState {
+        name: Some(name.to_owned()),
+        topic_id: Uuid::ZERO,
+    }
+}
+
+async fn delete(client: &mut Client, topics: Vec<DeleteTopicState>) -> Vec<ErrorCode> {
+    let request = DeleteTopicsRequest {
+        topics,
+        ..Default::default()
+    };
+    let answer = client.ask(6, request).await.responses.into_iter();
+    answer.map(|topic| topic.error_code).collect()
+}
+
+async fn describe(client: &mut Client, names: &[String]) -> Vec<(ErrorCode, usize)> {
+    let topics = names.iter().map(|name| MetadataRequestTopic {
+        name: Some(name.clone()),
+        ..Default::default()
+    });
+    let request = MetadataRequest {
+        topics: Some(topics.collect()),
+        allow_auto_topic_creation: true,
+        ..Default::default()
+    };
+    let topics = client.ask(12, request).await.topics.into_iter();
+    topics
+        .map(|topic| (topic.error_code, topic.partitions.len()))
+        .collect()
+}
+
+async fn begin() -> (FaultyStorage, Broker, Client) {
+    let storage = FaultyStorage::new();
+    let broker = open(storage.clone()).await;
+    let client = Client::connect(&broker);
+    (storage, broker, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_hundred_topics_takes_as_many_syncs_as_one_for_a_single_one() {
+    let (storage, _broker, mut client) = begin().await;
+    let start = syncs(&storage);
+    assert_eq!(
+        create(&mut client, &["single".to_owned()]).await,
+        [ErrorCode::NONE]
+    );
+    let single = syncs(&storage) - start;
+    assert_eq!(single, 2, "the catalogue, and its name");
+
+    let before = syncs(&storage);
+    assert_eq!(
+        create(&mut client, &names()).await,
+        [ErrorCode::NONE; TOPICS]
+    );
+    assert_eq!(syncs(&storage) - before, single, "creation");
+
+    let before = syncs(&storage);
+    let topics = names().into_iter().map(|name| CreatePartitionsTopic {
+        name,
+        count: 3,
+        assignments: None,
+    });
+    let request = CreatePartitionsRequest {
+        topics: topics.collect(),
+        ..Default::default()
+    };
+    let grown = client.ask(3, request).await.results;
+    assert!(grown.iter().all(|topic| topic.error_code.is_ok()));
+    assert_eq!(syncs(&storage) - before, single, "growth");
+    let told = describe(&mut client, &names()).await;
+    assert_eq!(told, [(ErrorCode::NONE, 3); TOPICS]);
+
+    let before = syncs(&storage);
+    let topics = names().iter().map(|name| named(name)).collect();
+    assert_eq!(delete(&mut client, topics).await, [ErrorCode::NONE; TOPICS]);
+    // One more where the removal of files has begun by now.
+    assert!(syncs(&storage) - before <= single + 1, "deletion");
+
+    let before = syncs(&storage);
+    let on_first_use = describe(&mut client, &names()).await;
+    assert_eq!(on_first_use, [(ErrorCode::NONE, 1); TOPICS]);
+    assert!(syncs(&storage) - before <= single + 1, "on first use");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_files_of_deleted_topics_are_removed_without_a_restart() {
+    let (storage, _broker, mut client) = begin().await;
+    create(&mut client, &names()).await;
+    let topics = names().iter().map(|name| named(name)).collect();
+    delete(&mut client, topics).await;
+    // The broker is idle when time moves.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let left = storage.list(Path::new("")).expect("listed");
+    assert!(!left.iter().any(|name| name.contains('~')), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_catalogue_cannot_be_stored_none_of_the_topics_is_there() {
+    let (storage, _broker, mut client) = begin().await;
+    let asked = ["a", "a b", "c"].map(str::to_owned);
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "catalogue".to_owned(),
+        after: 0,
+        error: std::io::ErrorKind::Other,
+    });
+    let failed = ErrorCode::KAFKA_STORAGE_ERROR;
+    let illegal = ErrorCode::INVALID_TOPIC_EXCEPTION;
+    assert_eq!(create(&mut client, &asked).await, [failed, illegal, failed]);
+    let none = ErrorCode::NONE;
+    assert_eq!(create(&mut client, &asked).await, [none, illegal, none]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_is_named_twice_is_not_deleted() {
+    let (_storage, _broker, mut client) = begin().await;
+    let a = client.create_topic("a", 1).await;
+    let b = client.create_topic("b", 1).await;
+    client.create_topic("c", 1).await;
+    let by_id = |topic_id| DeleteTopicState {
+        name: None,
+        topic_id,
+    };
+    let twice = ErrorCode::INVALID_REQUEST;
+    let topics = vec![named("a"), named("c"), by_id(a), by_id(b), by_id(b)];
+    let answered = delete(&mut client, topics).await;
+    assert_eq!(answered, [twice, ErrorCode::NONE, twice, twice]);
+    let topics = vec![named("b"), named("a"), named("b"), named("c"), named("c")];
+    assert_eq!(
+        delete(&mut client, topics).await,
+        [twice, ErrorCode::NONE, twice]
+    );
+    let both = vec![DeleteTopicState {
+        topic_id: b,
+        ..named("b")
+    }];
+    assert_eq!(delete(&mut client, both).await, [twice]);
+    assert_eq!(delete(&mut client, vec![by_id(b)]).await, [ErrorCode::NONE]);
+}

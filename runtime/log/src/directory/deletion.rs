@@ -1,0 +1,148 @@
+//! How topics go: out of the catalogue, then out of the table, then their directories lose their
+//! names, and some time later, with nobody waiting for it, their files.
+//!
+//! Invariants: a deletion is durable when it is answered; a directory's content goes only when its
+//! name is durably gone; what a crash leaves is removed at the next opening.
+//! Never: writes or syncs a file of a topic that is deleted.
+
+use std::path::PathBuf;
+use std::sync::TryLockError;
+
+use super::topics::Outcomes;
+use super::{LogDirectory, Structure, Topic, files, lock};
+use crate::error::LogError;
+use crate::layout;
+use crate::storage::Storage;
+
+/// Directories of deleted topics, under names that no topic has.
+#[derive(Default)]
+pub(super) struct Retired {
+    directories: Vec<PathBuf>,
+    /// Whether a power cut could give some of them their old names back.
+    unsynced: bool,
+}
+
+impl Retired {
+    /// Takes the names of these directories away.
+    pub(super) fn add(&mut self, storage: &dyn Storage, paths: &[PathBuf]) -> Result<(), LogError> {
+        self.unsynced |= !paths.is_empty();
+        layout::retire(storage, paths, &mut self.directories)
+    }
+
+    /// Makes sure that the old names do not come back. A sync that fails leaves that open for good.
+    pub(super) fn sync(&mut self, storage: &dyn Storage) -> Result<(), LogError> {
+        if self.unsynced {
+            layout::sync_names(storage)?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+}
+
+impl LogDirectory {
+    /// Deletes a topic as `delete_topics` does, and its files.
+    pub fn delete_topic(&self, name: &str) -> Result<(), LogError> {
+        let deleted = self.delete_topics(&[name.to_owned()])?;
+        deleted.into_iter().collect::<Result<(), LogError>>()?;
+        self.erase_deleted()
+    }
+
+    /// Deletes topics with their records, durably: after a crash nothing of them is left. On a full
+    /// disk the reserve makes room for it. Their files stay, under other names, until
+    /// `erase_deleted`. A topic that is not deleted is as it was.
+    pub fn delete_topics(&self, names: &[String]) -> Outcomes<()> {
+        self.check()?;
+        let inner = &*self.inner;
+        let mut structure = lock(&inner.structure);
+        let mut catalogue = structure.catalogue.clone();
+        let mut found = Vec::new();
+        let mut outcomes = Vec::with_capacity(names.len());
+        for name in names {
+            let removed = catalogue.topics.remove(name);
+            let outcome = removed.ok_or_else(|| LogError::UnknownTopic { name: name.clone() });
+            if outcome.is_ok() {
+                found.push(name);
+            }
+            outcomes.push(outcome.map(drop));
+        }
+        if found.is_empty() {
+            return Ok(outcomes);
+        }
+        let mut stored = catalogue.store(&*inner.storage);
+        if matches!(stored, Err(LogError::StorageFull { .. })) {
+            self.note(files::remove_if_there(&*inner.storage, files::RESERVE))?;
+            stored = catalogue.store(&*inner.storage);
+        }
+        self.note(stored)?;
+        structure.catalogue = catalogue;
+        let gone: Vec<Topic> = {
+            let mut topics = self.write_topics();
+            let found = found.into_iter();
+            found.filter_map(|name| topics.remove(name)).collect()
+        };
+        for topic in &gone {
+            self.retire(&mut structure, topic);
+        }
+        Ok(outcomes)
+    }
+
+    /// Ends a topic's logs and takes the names of their directories away.
+    fn retire(&self, structure: &mut Structure, topic: &Topic) {
+        let mut directories = Vec::with_capacity(topic.partitions.len());
+        for (log, partition) in topic.partitions.iter().zip(0..) {
+            // From now on it refuses appends; what it has not written does not matter any more.
+            log.retire();
+            directories.push(layout::partition_directory(&topic.name, partition));
+        }
+        let retired = structure.retired.add(&*self.inner.storage, &directories);
+        if let Err(error) = retired {
+            let topic = &topic.name;
+            tracing::warn!(topic, %error, "its files stay until the next opening");
+        }
+    }
+
+    /// Removes the files of topics that were deleted, which may take a while. Topics come and go
+    /// meanwhile. Who calls it while another one is at it leaves the work to that one.
+    pub fn erase_deleted(&self) -> Result<(), LogError> {
+        let erasing = match self.inner.erasing.try_lock() {
+            Ok(erasing) => erasing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        loop {
+            self.check()?;
+            let mut structure = lock(&self.inner.structure);
+            if structure.retired.directories.is_empty() {
+                // Given back first: whoever adds to the list from now on finds it free.
+                drop(erasing);
+                return Ok(());
+            }
+            let directories = self.take_retired(&mut structure)?;
+            drop(structure);
+            self.erase(&directories);
+        }
+    }
+
+    /// As `erase_deleted`, for a directory that closes: the caller holds `erasing`.
+    pub(super) fn erase_before_close(&self) -> Result<(), LogError> {
+        let directories = self.take_retired(&mut lock(&self.inner.structure))?;
+        if !directories.is_empty() {
+            self.erase(&directories);
+        }
+        Ok(())
+    }
+
+    /// The directories that are to be removed; their old names do not come back.
+    fn take_retired(&self, structure: &mut Structure) -> Result<Vec<PathBuf>, LogError> {
+        self.note(structure.retired.sync(&*self.inner.storage))?;
+        Ok(std::mem::take(&mut structure.retired.directories))
+    }
+
+    fn erase(&self, directories: &[PathBuf]) {
+        let inner = &*self.inner;
+        if let Err(error) = layout::erase(&*inner.storage, directories) {
+            tracing::warn!(%error, "files of deleted topics stay until the next opening");
+        }
+        files::write_reserve(&*inner.storage, inner.config.reserve_bytes);
+    }
+}
