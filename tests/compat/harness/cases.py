@@ -28,8 +28,8 @@ class Suite:
     `everywhere`: it judges what is ours on Apache Kafka, too, and runs there whether that was asked
     or not. `only_on`: the one broker that it is for, whatever was asked. `settings`: more of Apache
     Kafka's. `kafka`: a kind of Apache Kafka other than the plain one. `partitions`: how many a topic
-    gets that is created by its first use; `node`, `port`: the broker's number, and its port where it
-    may not be just any. `by_hand`: runs only when it is named.
+    gets that is created by its first use, where it is (`creates`); `node`, `port`: the broker's
+    number, and its port where it may not be just any. `by_hand`: runs only when it is named.
     """
 
     def __init__(self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, **more):
@@ -38,6 +38,7 @@ class Suite:
         self.settings, self.by_hand = more.pop("settings", ()), more.pop("by_hand", False)
         self.partitions, self.kafka = more.pop("partitions", 1), more.pop("kafka", None)
         self.node, self.port = more.pop("node", 1), more.pop("port", None)
+        self.creates = more.pop("creates", True)
         assert not more, f"no such thing of a suite: {more}"
         self.cases = []
 

@@ -68,24 +68,28 @@ def source(crate, version):
     return copy
 
 
-def tests(crate, version, *features, fit=lambda folder: None):
-    """The test programs of a crate, name -> path; `fit` does what the source needs before."""
+def tests(crate, version, *features, fit=lambda folder: None, programs=()):
+    """The test programs of a crate, or some of them, name -> path.
+
+    `fit` does what the source needs before; it may find that it has been there already.
+    """
     folder = source(crate, version)
     stamp = os.path.join(os.path.dirname(folder), "programs.json")
     if os.path.exists(stamp):
         with open(stamp, encoding="utf-8") as text:
-            programs = json.load(text)
-        if all(map(os.path.exists, programs.values())):
-            return programs
+            built = json.load(text)
+        if all(map(os.path.exists, built.values())):
+            return built
     fit(folder)
-    words = ["test", "--tests", "--no-run", "--message-format=json", *features]
+    chosen = [f"--test={name}" for name in programs] or ["--tests"]
+    words = ["test", *chosen, "--no-run", "--message-format=json", *features]
     said = run(*words, folder=folder, stdout=subprocess.PIPE, text=True).stdout
     made = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    programs = {
+    built = {
         one["target"]["name"]: one["executable"]
         for one in made
         if one.get("executable") and one["profile"]["test"]
     }
     with open(stamp, "w", encoding="utf-8") as text:
-        json.dump(programs, text)
-    return programs
+        json.dump(built, text)
+    return built

@@ -12,6 +12,7 @@ from suites import (
     our_job,
     our_tests,
     rdkafka_tests,
+    rskafka_tests,
     security,
 )
 
@@ -23,6 +24,7 @@ SUITES = [
     defaults.SUITE,
     franz_go_tests.SUITE,
     rdkafka_tests.SUITE,
+    rskafka_tests.SUITE,
     kafka_python_tests.SUITE,
     our_job.SUITE,
     our_tests.SUITE,
