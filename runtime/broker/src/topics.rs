@@ -119,9 +119,9 @@ impl PartitionTable {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The names of the topics that a regular expression matches, without those of the
-    /// coordinators; none if it is not understood. An expression is looked at once for each version
-    /// of the table.
+    /// The names of the topics that a regular expression matches, those of the coordinators among
+    /// them; none if it is not understood. An expression is looked at once for each version of the
+    /// table.
     pub(crate) fn matching(&self, regex: &str) -> Arc<[String]> {
         let version = self.version();
         let resolved = || self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +135,7 @@ impl PartitionTable {
             return Arc::default();
         };
         let topics = self.topics().into_iter();
-        let topics = topics.filter(|topic| !topic.is_internal() && pattern.matches(&topic.name));
+        let topics = topics.filter(|topic| pattern.matches(&topic.name));
         let names: Arc<[String]> = topics.map(|topic| topic.name.to_string()).collect();
         let mut known = resolved();
         if known.version != version || known.by_regex.len() >= RESOLVED_MAX {

@@ -90,11 +90,9 @@ def add(name, least, gaps=None, hurried=None):
 ONE_NODE = "one node has nowhere to move a replica to; the broker does not know the request"
 add(
     "admin",
-    17,
+    18,
     {
         "test_create_describe_delete_acls": "there are no access rules, which is said by name",
-        "test_describe_configs_broker_resource_returns_configs": "asks for advertised.listeners, "
-        "which is no setting of ours: a client is told the address that it came by",
         "test_alter_replica_log_dirs": ONE_NODE,
         "test_alter_partition_reassignments": ONE_NODE,
         "test_describe_metadata_quorum": "there is no quorum; the broker does not know the request",

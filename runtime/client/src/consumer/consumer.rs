@@ -253,8 +253,8 @@ impl Consumer {
     }
 
     /// Joins the group for the topics whose names match an expression, those that will be created
-    /// included. The coordinator does the matching, so the expression is in its language (Apache
-    /// Kafka: RE2; the whole name has to match).
+    /// included. The coordinator does the matching: the expression is RE2's, the whole name has to
+    /// match, and so may the coordinators' own topics.
     ///
     /// # Errors
     /// As [`Consumer::subscribe`], and unless `group.protocol=consumer`.
