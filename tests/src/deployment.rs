@@ -3,6 +3,7 @@
 //! ```text
 //!  apart:     feeder, oracle ──TCP──▶ millstream broker ◀──TCP── orders_enriched --bootstrap
 //!  Kafka:     feeder, oracle ──TCP──▶ Apache Kafka ◀──TCP── orders_enriched --bootstrap
+//!  cluster:   the same with three brokers, each of which has all partitions
 //!  embedded:  feeder, oracle ──TCP──▶ orders_enriched --data-dir --listen
 //! ```
 //!
@@ -49,11 +50,23 @@ pub enum Arrangement {
     Apart,
     /// An Apache Kafka and the job.
     Kafka,
+    /// Three brokers of an Apache Kafka and the job.
+    KafkaCluster,
     /// The job, with our broker inside.
     Embedded,
 }
 
 impl Arrangement {
+    /// Whether the broker, or the brokers, are Apache Kafka's.
+    #[must_use]
+    pub fn is_kafka(self) -> bool {
+        matches!(self, Self::Kafka | Self::KafkaCluster)
+    }
+
+    fn brokers(self) -> usize {
+        if self == Self::KafkaCluster { 3 } else { 1 }
+    }
+
     /// Broker and job apart, the broker being what the suites are told to run against.
     #[must_use]
     pub fn under_test() -> Self {
@@ -74,7 +87,9 @@ pub struct Deployment {
     arrangement: Arrangement,
     /// Of a Kafka: it is not killed, and has fenced a broker that was before that starts again.
     controller: Option<Process>,
-    broker: Option<Process>,
+    brokers: Vec<Option<Process>>,
+    /// Which of the brokers is the one that is started and killed.
+    broker: usize,
     job: Option<Process>,
     starts: u32,
     threads: u32,
@@ -98,7 +113,8 @@ impl Deployment {
             port,
             arrangement,
             controller: None,
-            broker: None,
+            brokers: (0..arrangement.brokers()).map(|_| None).collect(),
+            broker: 0,
             job: None,
             starts: 0,
             threads: 1,
@@ -111,10 +127,30 @@ impl Deployment {
         self.arrangement
     }
 
-    /// Where clients find the broker.
+    /// Where clients find the broker, or the brokers.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        let all: Vec<String> = (0..self.brokers.len())
+            .map(|at| self.of_broker(at))
+            .collect();
+        all.join(",")
+    }
+
+    /// The second and third of a cluster listen above its controller.
+    fn of_broker(&self, at: usize) -> String {
+        let above = if at == 0 { 0 } else { at + 1 };
+        format!("127.0.0.1:{}", usize::from(self.port) + above)
+    }
+
+    /// How many brokers there are.
+    #[must_use]
+    pub fn brokers(&self) -> usize {
+        self.brokers.len()
+    }
+
+    /// From now on [`Part::Broker`] is this one, counted from 0.
+    pub fn choose_broker(&mut self, at: usize) {
+        self.broker = at % self.brokers.len();
     }
 
     /// The way to the broker.
@@ -157,7 +193,7 @@ impl Deployment {
             Part::Broker => self.spawn_broker()?,
             Part::Job => self.spawn_job(&["--follow"], "job")?,
         };
-        if part == Part::Broker && self.arrangement == Arrangement::Kafka {
+        if part == Part::Broker && self.arrangement.is_kafka() {
             self.answers(&mut process).await?;
         } else if part == Part::Broker || self.arrangement == Arrangement::Embedded {
             // A child that another test is starting holds a copy of this process's files until its
@@ -186,7 +222,7 @@ impl Deployment {
             if let Some(status) = process.ended()? {
                 bail!("Kafka ended ({status}): {}", process.complaints());
             }
-            let admin = Admin::connect(&self.address()).await?;
+            let admin = Admin::connect(&self.of_broker(self.broker)).await?;
             let asked = tokio::time::timeout(Duration::from_secs(3), admin.topics()).await;
             if matches!(asked, Ok(Ok(_))) {
                 return Ok(());
@@ -202,7 +238,7 @@ impl Deployment {
     /// # Errors
     /// Where it cannot be started.
     pub fn spawn_broker(&mut self) -> anyhow::Result<Process> {
-        if self.arrangement == Arrangement::Kafka {
+        if self.arrangement.is_kafka() {
             if self.controller.is_none() {
                 self.controller = Some(self.spawn_kafka("control", "controller")?);
             }
@@ -224,7 +260,11 @@ impl Deployment {
     fn spawn_kafka(&mut self, command: &str, name: &str) -> anyhow::Result<Process> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/kafka/kafka");
         let folder = self.folder.join("kafka").display().to_string();
-        let arguments = [command.to_owned(), folder, self.port.to_string()];
+        let mut arguments = vec![command.to_owned(), folder, self.port.to_string()];
+        if command == "serve" {
+            arguments.push((self.broker + 1).to_string());
+        }
+        arguments.push(self.brokers.len().to_string());
         let name = self.next_name(name);
         Process::start(&script, &arguments, &[], &self.folder, &name)
     }
@@ -259,13 +299,18 @@ impl Deployment {
             .with_context(|| format!("{part:?} was not started"))
     }
 
+    /// Forgets a process that was killed, so that nobody complains of its end.
+    pub fn bury(&mut self, part: Part) {
+        *self.slot(part) = None;
+    }
+
     /// Complains of a process that has ended without being told to.
     ///
     /// # Errors
     /// Where there is one.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
-        let all = [&mut self.controller, &mut self.broker, &mut self.job];
-        for process in all.into_iter().flatten() {
+        let more = [&mut self.controller, &mut self.job];
+        for process in self.brokers.iter_mut().chain(more).flatten() {
             if let Some(status) = process.ended()? {
                 bail!(
                     "{} ended by itself ({status}): {}",
@@ -294,11 +339,11 @@ impl Deployment {
     pub async fn stop_broker(&mut self) -> anyhow::Result<()> {
         /// What Java ends with when it was asked to.
         const TERMINATED: i32 = 143;
-        let Some(mut broker) = self.broker.take() else {
-            return Ok(());
-        };
-        if self.arrangement == Arrangement::Kafka {
-            for mut process in [Some(broker), self.controller.take()].into_iter().flatten() {
+        if self.arrangement.is_kafka() {
+            let brokers = self.brokers.iter_mut().filter_map(Option::take);
+            let mut all: Vec<Process> = brokers.chain(self.controller.take()).collect();
+            // A broker that ends in order asks the controller to move what it leads.
+            for process in &mut all {
                 process.signal("TERM").await?;
                 let status = process.end(PATIENCE).await?;
                 ensure!(
@@ -309,12 +354,15 @@ impl Deployment {
             }
             return Ok(());
         }
-        broker.stop(PATIENCE).await
+        match self.slot(Part::Broker).take() {
+            Some(mut broker) => broker.stop(PATIENCE).await,
+            None => Ok(()),
+        }
     }
 
     fn slot(&mut self, part: Part) -> &mut Option<Process> {
         if part == Part::Broker {
-            &mut self.broker
+            &mut self.brokers[self.broker]
         } else {
             &mut self.job
         }
@@ -337,9 +385,9 @@ fn free_port() -> anyhow::Result<u16> {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
         let port = FIRST + start.wrapping_add(step.wrapping_mul(7)) % COUNT;
         let port = u16::try_from(port)?;
-        // A Kafka takes the port above as well.
-        let both = [port, port + 1].map(|port| TcpListener::bind(("127.0.0.1", port)));
-        if both.iter().all(Result::is_ok) {
+        // A Kafka takes ports above as well.
+        let all = [0, 1, 2, 3].map(|above| TcpListener::bind(("127.0.0.1", port + above)));
+        if all.iter().all(Result::is_ok) {
             return Ok(port);
         }
     }

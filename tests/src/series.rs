@@ -94,6 +94,7 @@ impl fmt::Display for Report {
             match self.arrangement {
                 Some(Arrangement::Embedded) => "embedded",
                 Some(Arrangement::Kafka) => "Apache Kafka",
+                Some(Arrangement::KafkaCluster) => "Apache Kafka with three brokers",
                 _ => "separate",
             },
             self.kills,
@@ -159,8 +160,11 @@ pub async fn run(series: &Series, folder: &Path) -> anyhow::Result<Report> {
 /// # Errors
 /// Where the broker cannot be opened or written to.
 pub async fn prepare(deployment: &mut Deployment) -> anyhow::Result<()> {
-    if deployment.arrangement() == Arrangement::Kafka {
-        deployment.start(Part::Broker).await?;
+    if deployment.arrangement().is_kafka() {
+        for at in 0..deployment.brokers() {
+            deployment.choose_broker(at);
+            deployment.start(Part::Broker).await?;
+        }
         return load_customers(&deployment.transport()).await;
     }
     let broker = Broker::open(deployment.data()).await?;
@@ -185,7 +189,7 @@ async fn judge_in(deployment: &mut Deployment, report: &mut Report) -> anyhow::R
         let uncommitted = oracle::count_uncommitted(&transport, "orders.audit").await?;
         anyhow::Ok((snapshot, uncommitted))
     };
-    let (snapshot, uncommitted) = if deployment.arrangement() == Arrangement::Kafka {
+    let (snapshot, uncommitted) = if deployment.arrangement().is_kafka() {
         let found = read(deployment.transport()).await?;
         deployment.stop_broker().await?;
         found
@@ -247,6 +251,8 @@ impl<'a> Rounds<'a> {
         // A job with fewer workers than the one before has to end what the surplus ones left open.
         self.deployment.set_threads(self.random.u32(1..=3));
         let victim = self.victim();
+        let brokers = self.deployment.brokers();
+        self.deployment.choose_broker(self.random.usize(..brokers));
         let death = self.death(victim);
         self.die(victim, death).await?;
         let died = Instant::now();
@@ -258,6 +264,12 @@ impl<'a> Rounds<'a> {
             let both = self.random.u32(..6) == 0;
             if both {
                 self.deployment.part(Part::Job)?.kill().await?;
+            }
+            if self.arrangement == Arrangement::KafkaCluster && !both {
+                // The others take over.
+                self.deployment.bury(Part::Broker);
+                self.committed = self.offsets().await?;
+                self.new_commit().await?;
             }
             if self.random.u32(..4) == 0 {
                 self.die_in_recovery(Part::Broker).await?;
@@ -299,7 +311,7 @@ impl<'a> Rounds<'a> {
 
     /// A Kafka knows no named points.
     fn is_kafka(&self, part: Part) -> bool {
-        part == Part::Broker && self.arrangement == Arrangement::Kafka
+        part == Part::Broker && self.arrangement.is_kafka()
     }
 
     /// In turn at a random time and at the next of the named points.
@@ -397,7 +409,7 @@ impl<'a> Rounds<'a> {
     async fn new_commit(&mut self) -> anyhow::Result<()> {
         let patience = match self.arrangement {
             // It starts slowly, and so does whoever waited for it.
-            Arrangement::Kafka => 3 * PATIENCE,
+            Arrangement::Kafka | Arrangement::KafkaCluster => 3 * PATIENCE,
             _ => PATIENCE,
         };
         let began = Instant::now();

@@ -100,7 +100,7 @@ CLIENTS = "PLAINTEXT://127.0.0.1:@PORT@"
 QUORUM = "CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"
 BOTH = Role("broker,controller", 1, f"{CLIENTS},{QUORUM}", "--standalone")
 BROKER = Role("broker", 1, CLIENTS, "--no-initial-controllers")
-CONTROLLER = Role("controller", 2, QUORUM, "--standalone")
+CONTROLLER = Role("controller", 100, QUORUM, "--standalone")
 
 
 class Kafka(Broker):

@@ -1,6 +1,7 @@
 //! The long kill series; `--kills N` of the job against a broker of its own (the broker in a third
 //! of the rounds), `--embedded-kills N` of the process that holds both, and `--kafka-kills N` of
-//! the job against an Apache Kafka (that one in a third of the rounds).
+//! the job against an Apache Kafka (that one in a third of the rounds), `--cluster-kills N` against
+//! one with three brokers.
 //!
 //! Invariants: prints one line a series; exit code 1 and the output of the processes kept where
 //! anything was found.
@@ -20,7 +21,7 @@ use tests::series::{Series, run};
 async fn main() -> ExitCode {
     let Some(options) = Options::parse(std::env::args().skip(1)) else {
         eprintln!(
-            "usage: kill_series [--kills N] [--embedded-kills N] [--kafka-kills N] [--seed N] [--rate N]"
+            "usage: kill_series [--kills N] [--embedded-kills N] [--kafka-kills N] [--cluster-kills N] [--seed N] [--rate N]"
         );
         return ExitCode::from(2);
     };
@@ -29,6 +30,7 @@ async fn main() -> ExitCode {
         (options.kills, Arrangement::Apart),
         (options.embedded_kills, Arrangement::Embedded),
         (options.kafka_kills, Arrangement::Kafka),
+        (options.cluster_kills, Arrangement::KafkaCluster),
     ] {
         if kills == 0 {
             continue;
@@ -67,6 +69,7 @@ struct Options {
     kills: u32,
     embedded_kills: u32,
     kafka_kills: u32,
+    cluster_kills: u32,
     seed: u64,
     rate: u64,
 }
@@ -77,6 +80,7 @@ impl Options {
             kills: 200,
             embedded_kills: 100,
             kafka_kills: 0,
+            cluster_kills: 0,
             seed: 1,
             rate: 1_000,
         };
@@ -86,6 +90,7 @@ impl Options {
                 "--kills" => options.kills = u32::try_from(value).ok()?,
                 "--embedded-kills" => options.embedded_kills = u32::try_from(value).ok()?,
                 "--kafka-kills" => options.kafka_kills = u32::try_from(value).ok()?,
+                "--cluster-kills" => options.cluster_kills = u32::try_from(value).ok()?,
                 "--seed" => options.seed = value,
                 "--rate" => options.rate = value,
                 _ => return None,
