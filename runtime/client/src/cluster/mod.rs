@@ -390,7 +390,7 @@ impl Cluster {
         };
         // Said once an outage: whoever waits should know what for.
         if failures == 1 {
-            tracing::warn!(%address, %reason, "no broker answers; trying on");
+            tracing::warn!(%address, %reason, "the broker does not answer; trying on");
         } else {
             tracing::debug!(%node, %address, %reason, "cannot connect to the broker");
         }
