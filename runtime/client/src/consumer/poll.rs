@@ -171,7 +171,7 @@ impl Consumer {
 
     /// Starts an automatic commit where its time has come. Its failure is logged: the next one
     /// follows.
-    fn commit_if_due(&self) {
+    pub(super) fn commit_if_due(&self) {
         if !self.inner.core.config.enable_auto_commit {
             return;
         }

@@ -279,19 +279,17 @@ async fn a_failed_record_makes_commit_refuse_without_a_request_and_abort_goes_on
 // Row 125.
 #[tokio::test(start_paused = true)]
 async fn an_old_epoch_at_the_log_is_recovered_from_with_a_new_epoch() {
-    for refused in [false, true] {
-        recovers_from_an_old_epoch(refused).await;
+    for (at_group, refused) in [(false, false), (false, true), (true, false), (true, true)] {
+        recovers_from_an_old_epoch(at_group, refused).await;
     }
 }
 
 /// The abort brings the new epoch; where that is refused, the coordinator is asked for one.
-async fn recovers_from_an_old_epoch(refused: bool) {
+async fn recovers_from_an_old_epoch(at_group: bool, refused: bool) {
     let broker = ScriptedBroker::new(&[("out", 1)]);
     let producer = ready(&broker).await;
     producer.begin().unwrap();
-    broker.partition_errors("out", 0, &[ErrorCode::INVALID_PRODUCER_EPOCH]);
-    drop(producer.send(record("a")).await.unwrap());
-    let error = producer.commit().await.unwrap_err();
+    let error = old_epoch(&broker, &producer, at_group).await;
     assert!(
         matches!(error, TransactionError::Abortable { .. }),
         "{error}"
@@ -304,6 +302,52 @@ async fn recovers_from_an_old_epoch(refused: bool) {
     let asked = broker.received(ApiKey::InitProducerId);
     assert_eq!(asked.len() > 1, refused);
     assert!(producer.identity().unwrap().epoch >= 1);
+    goes_on(&broker, &producer).await;
+}
+
+// Row 125: before transaction version 2 an abort leaves the epoch as it was.
+#[tokio::test(start_paused = true)]
+async fn under_version_1_an_old_epoch_at_the_log_is_left_by_asking_for_the_next() {
+    for at_group in [false, true] {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        broker.lock().transaction_version = 1;
+        let builder = Producer::transactional(ID).allow_transaction_version_below_2(true);
+        let producer = connect(&broker, builder).await;
+        producer.init_transactions().await.unwrap();
+        producer.begin().unwrap();
+        let error = old_epoch(&broker, &producer, at_group).await;
+        assert!(
+            matches!(error, TransactionError::Abortable { .. }),
+            "{error}"
+        );
+        producer.abort().await.unwrap();
+        assert!(ends(&broker).is_empty(), "the request for an epoch aborts");
+        assert_eq!(broker.received(ApiKey::InitProducerId).len(), 2);
+        assert_eq!(producer.identity().unwrap().epoch, 1);
+        goes_on(&broker, &producer).await;
+    }
+}
+
+/// What a partition, or the log of the group, that has seen a newer epoch makes of a transaction.
+async fn old_epoch(
+    broker: &ScriptedBroker,
+    producer: &Producer,
+    at_group: bool,
+) -> TransactionError {
+    let code = ErrorCode::INVALID_PRODUCER_EPOCH;
+    if at_group {
+        broker.script(ApiKey::TxnOffsetCommit, &[Step::Error(code)]);
+        return producer
+            .send_offsets(&offsets(1), &group())
+            .await
+            .unwrap_err();
+    }
+    broker.partition_errors("out", 0, &[code]);
+    drop(producer.send(record("a")).await.unwrap());
+    producer.commit().await.unwrap_err()
+}
+
+async fn goes_on(broker: &ScriptedBroker, producer: &Producer) {
     producer.begin().unwrap();
     drop(producer.send(record("a")).await.unwrap());
     producer.commit().await.unwrap();

@@ -400,6 +400,8 @@ impl FakeBroker {
     }
 
     fn read(&self, request: &fetch::FetchRequest, call: Call) -> (fetch::FetchResponse, bool) {
+        // It would be sent to a follower, without a record, for as long as it names one.
+        assert_eq!(request.rack_id, "", "the consumer reads from leaders only");
         let (state, code) = (self.lock(), call.code);
         let mut ready = false;
         let topics = request.topics.iter().map(|topic| {

@@ -403,3 +403,75 @@ async fn an_unsubscribe_that_is_dropped_while_it_waits_for_its_turn_changes_noth
     wait(10 * SECOND).await;
     assert_eq!(*member.seen.lock().unwrap(), ["y"]);
 }
+
+/// What waits for the goodbye may be dropped; the next words are heard all the same.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_unsubscribes_again_while_it_leaves_stays_away() {
+    let broker = FakeBroker::new(&[("a", 1)]);
+    broker.consumers().give(&[("a", 0)]);
+    let consumer = connect(&broker, group()).await;
+    consumer.subscribe(["a"]).unwrap();
+    consumer.poll(SECOND).await.unwrap();
+    let late = Fault::Delay(3 * SECOND);
+    broker.fault(ApiKey::ConsumerGroupHeartbeat, late);
+    let unsubscribe = tokio::time::timeout(SECOND, consumer.unsubscribe());
+    unsubscribe.await.unwrap_err();
+    consumer.subscribe(["a"]).unwrap();
+    consumer.unsubscribe().await.unwrap();
+    wait(20 * SECOND).await;
+    let heard = broker.consumers().heard.clone();
+    let joins = heard.iter().filter(|beat| beat.member_epoch == 0);
+    assert_eq!(joins.count(), 1);
+    assert_eq!(heard.last().unwrap().member_epoch, -1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_member_whose_polls_came_too_late_still_gives_its_place_up() {
+    for (for_good, epoch) in [(false, -2), (true, -1)] {
+        let broker = FakeBroker::new(&[("a", 1)]);
+        broker.consumers().give(&[("a", 0)]);
+        let builder = group().group_instance_id("i").max_poll_interval_ms(10_000);
+        let consumer = connect(&broker, builder).await;
+        consumer.subscribe(["a"]).unwrap();
+        consumer.poll(SECOND).await.unwrap();
+        wait(30 * SECOND).await;
+        let last = || broker.consumers().heard.last().unwrap().member_epoch;
+        assert_eq!(last(), -2, "it has only paused");
+        match for_good {
+            true => consumer.close_and_leave().await.unwrap(),
+            false => consumer.close().await.unwrap(),
+        }
+        assert_eq!(last(), epoch);
+    }
+}
+
+/// Its own join may have opened the session that holds its place; one that was never sent has not.
+#[tokio::test(start_paused = true)]
+async fn an_instance_id_in_use_is_waited_for_only_after_a_lost_join_and_not_for_ever() {
+    let unreleased = Fault::Code(ErrorCode::UNRELEASED_INSTANCE_ID);
+    for (lost, seconds) in [(true, 60..75), (false, 0..5)] {
+        let broker = FakeBroker::new(&[("a", 1)]);
+        let away = Fault::Code(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+        match lost {
+            true => broker.fault(ApiKey::ConsumerGroupHeartbeat, Fault::Disconnect),
+            false => (0..1_000).for_each(|_| broker.fault(ApiKey::FindCoordinator, away)),
+        }
+        let builder = group().group_instance_id("i");
+        let member = start(&broker, builder, Diary::watching(&broker)).await;
+        wait(SECOND / 100).await;
+        if !lost {
+            // As long as a coordinator is looked for before that counts as no answer.
+            wait(35 * SECOND).await;
+            broker.forget_faults();
+        }
+        (0..1_000).for_each(|_| broker.fault(ApiKey::ConsumerGroupHeartbeat, unreleased));
+        let began = tokio::time::Instant::now();
+        let ended = tokio::time::timeout(200 * SECOND, member.task).await;
+        let error = ended.expect("waits for ever").unwrap();
+        assert!(
+            matches!(error, ConsumerError::InstanceInUse { .. }),
+            "{error}"
+        );
+        assert!(seconds.contains(&began.elapsed().as_secs()), "{lost}");
+    }
+}

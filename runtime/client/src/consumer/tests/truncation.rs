@@ -247,3 +247,27 @@ async fn a_reset_by_duration_skips_nothing_that_is_written_between_its_questions
     broker.with("a", 0, |log| log.write(&["between"]));
     assert_eq!(all(&consumer, 1).await, ["between"]);
 }
+
+/// The next batch is looked into before the poll ends, but nothing of it was read.
+#[tokio::test(start_paused = true)]
+async fn a_position_at_a_batchs_end_has_the_epoch_of_the_record_before_it() {
+    let broker = FakeBroker::new(&[("a", 1)]);
+    broker.with("a", 0, |log| {
+        log.write(&["0"]);
+        log.elect(2, 1, 1);
+        log.write(&["1"]);
+    });
+    let consumer = reader(
+        &broker,
+        policy(AutoOffsetReset::Earliest).max_poll_records(1),
+    )
+    .await;
+    for (offset, epoch) in [(1, 0), (2, 1)] {
+        assert_eq!(all(&consumer, 1).await.len(), 1);
+        let position = consumer.offsets_to_commit().remove(0).1;
+        assert_eq!(
+            (position.offset, position.leader_epoch),
+            (offset, Some(epoch))
+        );
+    }
+}
