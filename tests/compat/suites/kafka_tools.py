@@ -141,6 +141,58 @@ def configs_of_the_broker(bench):
 
 
 @SUITE.case()
+def configs_of_a_broker_that_runs(bench):
+    """A topic without a setting of its own follows all brokers', and this one's before that."""
+    bench.topics("tools-inherits")
+    name = "log.retention.ms"
+    default, this = ["--entity-default"], ["--entity-name=1"]
+
+    def brokers(entity, *words, **more):
+        words = ("--entity-type=brokers", *entity, *words)
+        return bench.tools("kafka.admin.ConfigCommand", *words, **more)
+
+    def told(line):
+        words = ("--entity-type=topics", "--entity-name=tools-inherits", "--describe", "--all")
+        return line in bench.tools("kafka.admin.ConfigCommand", *words).out
+
+    for entity, value, source in (
+        (default, "70000", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
+        (this, "80000", "DYNAMIC_BROKER_CONFIG"),
+    ):
+        brokers(entity, "--alter", f"--add-config={name}={value}")
+        line = f" retention.ms={value} sensitive=false synonyms={{{source}:{name}={value}"
+        wait_until(lambda line=line: told(line), line, 10)
+        assert f"{name}={value}" in brokers(entity, "--describe").out
+    for entity in (this, default):
+        brokers(entity, "--alter", f"--delete-config={name}")
+    wait_until(lambda: told(" retention.ms=604800000"), "the default", 10)
+    for bad in ("node.id", name):
+        refused = brokers(this, "--alter", f"--add-config={bad}=soon", code=1)
+        assert bad in refused.out + refused.err, refused
+
+
+@SUITE.case()
+def configs_of_a_group(bench):
+    command, entity = (
+        "kafka.admin.ConfigCommand",
+        ["--entity-type=groups", "--entity-name=g-settings"],
+    )
+    name = "consumer.session.timeout.ms"
+    bench.tools(command, *entity, "--alter", f"--add-config={name}=50000")
+
+    def told(line):
+        return line in bench.tools(command, *entity, "--describe", "--all").out
+
+    wait_until(lambda: told(f"{name}=50000"), f"{name}=50000", 10)
+    assert "g-settings" in bench.tools(command, "--entity-type=groups", "--describe").out
+    for bad in (f"{name}=60001", "no.such=1"):
+        refused = bench.tools(command, *entity, "--alter", f"--add-config={bad}", code=1)
+        assert bad.partition("=")[0] in refused.out + refused.err, refused
+    bench.tools(command, *entity, "--alter", f"--delete-config={name}")
+    wait_until(lambda: told(f"{name}=45000"), f"{name}=45000", 10)
+
+
+@SUITE.case()
 def console_producer_and_consumer(bench):
     bench.topics("tools-console", partitions=1)
     lines = [f"k{n}:v{n} \u00fc" for n in range(50)]
