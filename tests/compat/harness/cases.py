@@ -26,10 +26,11 @@ class Suite:
     """Foreign software: what it is, what makes it ready from package registries, its cases.
 
     `everywhere`: it judges what is ours on Apache Kafka, too, and runs there whether that was asked
-    or not. `only_on`: the one broker that it is for, whatever was asked. `settings`: more of Apache
-    Kafka's. `kafka`: a kind of Apache Kafka other than the plain one. `partitions`: how many a topic
-    gets that is created by its first use, where it is (`creates`); `node`, `port`: the broker's
-    number, and its port where it may not be just any. `by_hand`: runs only when it is named.
+    or not. `only_on`: the one broker that it is for, whatever was asked. `settings`: more of the
+    broker's, by Kafka's names. `kafka`: a kind of Apache Kafka other than the plain one.
+    `partitions`: how many a topic gets that is created by its first use, where it is (`creates`);
+    `node`, `port`: the broker's number, and its port where it may not be just any. `by_hand`: runs
+    only when it is named.
     """
 
     def __init__(self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, **more):

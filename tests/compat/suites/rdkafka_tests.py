@@ -20,7 +20,6 @@ SUITE = cases.Suite(
     node=0,
     # Some of its tests know no other.
     port=9092,
-    by_hand=True,
 )
 
 
