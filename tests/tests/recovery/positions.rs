@@ -16,7 +16,7 @@ use millstream::streams::{
     Placement, RunningStreams, Streams, StreamsBuilder, StreamsError, strings,
 };
 use tests::copying::{self, GROUP, PARTITIONS};
-use tests::under_test::BrokerUnderTest;
+use tests::under_test::{self, BrokerUnderTest};
 
 use super::caught_up;
 
@@ -249,6 +249,31 @@ async fn a_partition_of_which_nothing_was_read_begins_where_its_log_begins() -> 
         .context("it goes on")?
         .expect_err("records are missing");
     assert_names_all(&cluster, &error, 30, (45, 50));
+    Ok(())
+}
+
+/// Several partitions are out of range in one answer, and are handed over again together, but their
+/// errors come one a poll.
+#[tokio::test(start_paused = true)]
+async fn unread_partitions_whose_logs_are_all_shortened_begin_where_these_begin()
+-> anyhow::Result<()> {
+    for seed in under_test::seeds(4) {
+        let cluster = BrokerUnderTest::start(seed).await?;
+        let topic = cluster.name("in");
+        copying::produce(&cluster, 0..40).await?;
+        delete(&cluster, &topic, 0..3, -1).await?;
+        let mut first = copying::job(&cluster, 1, "t").start().await?;
+        caught_up_with(&cluster, &mut first, &[10; 4]).await?;
+        first.stop().await?;
+        copying::produce(&cluster, 40..120).await?;
+        delete(&cluster, &topic, 0..3, 25).await?;
+        let mut second = copying::job(&cluster, 2, "t").start().await?;
+        caught_up_with(&cluster, &mut second, &[30; 4]).await?;
+        second.stop().await?;
+        let copied = copying::numbers(&cluster, "out").await?;
+        // All of partition 3, and of each other one the offsets 25 to 29.
+        assert_eq!(copied.len(), 30 + 3 * 5, "{copied:?}");
+    }
     Ok(())
 }
 

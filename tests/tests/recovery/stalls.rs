@@ -127,3 +127,27 @@ async fn a_slow_broker_is_not_taken_for_a_slow_record() -> anyhow::Result<()> {
     assert_eq!(copying::numbers(&cluster, "out").await?, [0]);
     Ok(())
 }
+
+/// Each commit takes longer than the interval. Counted from its start, the next one would be due
+/// after the first record that waits by then.
+#[tokio::test(start_paused = true)]
+async fn commits_that_take_longer_than_their_interval_are_not_tiny() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(3).await?;
+    let gate = Gate::new(&cluster);
+    let late = Duration::from_secs(1);
+    gate.hold(Kind::Request(ApiKey::EndTxn), 1_000, late);
+    let mut running = copying::job(&cluster, 1, "t")
+        .connect(&gate)
+        .set("commit.interval.ms", 100)
+        .start()
+        .await?;
+    for round in 0..20 {
+        copying::produce(&cluster, round * 20..round * 20 + 20).await?;
+        tokio::time::sleep(late / 2).await;
+    }
+    copying::caught_up(&cluster, &mut running, Duration::from_secs(600)).await?;
+    let progress = running.stop().await?;
+    copying::check_exactly_once(&cluster, 400).await?;
+    assert!(progress.commits < 30, "{progress:?}");
+    Ok(())
+}

@@ -259,9 +259,9 @@ mod tests {
         let mut lane = lane(1);
         let nothing = Next::Nothing { until_ms: None };
         assert_eq!(lane.next(0), nothing, "it may be refused");
-        lane.transactional = true;
+        lane.stamp(1, true);
         assert_eq!(lane.next(0), Next::New);
-        lane.transactional = false;
+        lane.stamp(1, false);
         lane.outstanding[0].base_sequence = 3;
         assert_eq!(lane.next(0), Next::New, "the one before was taken");
     }

@@ -186,6 +186,17 @@ mod tests {
     use super::*;
     use crate::producer::Producer;
 
+    #[test]
+    fn a_buffer_that_holds_no_batch_is_refused() {
+        let builder = ProducerBuilder::default().batch_size(2_000);
+        let refused = builder.clone().buffer_memory(1_999).build();
+        let text = refused.unwrap_err().to_string();
+        for part in ["batch.size=2000", "buffer.memory=1999"] {
+            assert!(text.contains(part), "{text}");
+        }
+        builder.buffer_memory(2_000).build().unwrap();
+    }
+
     // Rows 86, 87: the defaults of Kafka 4.3, under its names.
     #[test]
     fn the_defaults_are_those_of_kafka() {

@@ -283,7 +283,7 @@ impl FakeBroker {
             ApiKey::Metadata => call.reply(&self.metadata(call.read(decoder), code)),
             ApiKey::FindCoordinator => call.reply(&coordinator(&call.read(decoder), code)),
             ApiKey::Fetch => call.reply(&self.fetch(call.read(decoder), call).await),
-            ApiKey::ListOffsets => call.reply(&self.list_offsets(call.read(decoder), code)),
+            ApiKey::ListOffsets => call.reply(&self.list_offsets(call.read(decoder), call)),
             ApiKey::OffsetForLeaderEpoch => {
                 call.reply(&self.ends_of_epochs(call.read(decoder), call.node, code))
             }
@@ -462,13 +462,15 @@ impl FakeBroker {
     fn list_offsets(
         &self,
         request: list_offsets::ListOffsetsRequest,
-        code: Option<ErrorCode>,
+        call: Call,
     ) -> list_offsets::ListOffsetsResponse {
         let state = self.lock();
         let topics = request.topics.into_iter().map(|topic| {
             let logs = state.topics.get(&topic.name).unwrap();
             let partitions = topic.partitions.into_iter().map(|p| {
                 let log = &logs[p.partition_index as usize];
+                let refused = log.leadership.refuses(call.node, p.current_leader_epoch);
+                let code = call.code.or(refused);
                 let offset = match p.timestamp {
                     -2 => log.start,
                     -1 if request.isolation_level == 1 => log.stable.unwrap_or(log.end),

@@ -18,6 +18,8 @@ pub(super) struct Leadership {
     node: i32,
     /// Epoch and first offset, oldest first.
     epochs: Vec<(i32, i64)>,
+    /// Whether the leader can say where epochs end.
+    forgetful: bool,
 }
 
 impl Default for Leadership {
@@ -25,6 +27,7 @@ impl Default for Leadership {
         Leadership {
             node: 1,
             epochs: vec![(0, 0)],
+            forgetful: false,
         }
     }
 }
@@ -62,8 +65,16 @@ impl Log {
         leadership.epochs.push((epoch, self.end));
     }
 
+    /// The leader has lost what it knew of epochs.
+    pub(super) fn forget_epochs(&mut self) {
+        self.leadership.forgetful = true;
+    }
+
     /// As Kafka's leader epoch cache answers.
     fn end_of(&self, asked: i32) -> (i32, i64) {
+        if self.leadership.forgetful {
+            return (-1, -1);
+        }
         let epochs = &self.leadership.epochs;
         if asked == self.leadership.epoch() {
             return (asked, self.end);
@@ -111,6 +122,8 @@ impl FakeBroker {
         let topics = request.topics.into_iter().map(|topic| {
             let logs = state.topics.get(&topic.topic).unwrap();
             let partitions = topic.partitions.iter().map(|asked| {
+                // One that was replaced must not judge.
+                assert!(asked.current_leader_epoch >= 0);
                 let log = &logs[asked.partition as usize];
                 let refused = log.leadership.refuses(node, asked.current_leader_epoch);
                 let (leader_epoch, end_offset) = log.end_of(asked.leader_epoch);

@@ -5,9 +5,10 @@ use std::time::Duration;
 use millstream_protocol::{ApiKey, ErrorCode};
 use tokio::time::Instant;
 
-use super::broker::{FakeBroker, Fault};
+use super::broker::{FakeBroker, Fault, Log};
 use super::{SECOND, connect, tp, values};
 use crate::consumer::{AutoOffsetReset, Consumer, ConsumerBuilder, ConsumerError};
+use crate::group::OffsetAndMetadata;
 
 /// A log with a record in each of the offsets 0 to 4, written in epoch 0.
 fn five() -> FakeBroker {
@@ -118,7 +119,7 @@ async fn with_a_policy_reading_goes_on_where_the_log_parts() {
     assert_eq!(all(&consumer, 2).await, ["three", "four"]);
     // An epoch that the leader does not know at all: as the policy says.
     broker.with("a", 0, |log| log.start = 2);
-    let committed = crate::group::OffsetAndMetadata {
+    let committed = OffsetAndMetadata {
         offset: 4,
         leader_epoch: Some(1),
         ..Default::default()
@@ -270,4 +271,95 @@ async fn a_position_at_a_batchs_end_has_the_epoch_of_the_record_before_it() {
             (offset, Some(epoch))
         );
     }
+}
+
+/// It was away, and has lost a tail: the node is the same, the epoch is not.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_elected_again_is_asked_as_another_one_is() {
+    let broker = five();
+    let consumer = reader(&broker, policy(AutoOffsetReset::Latest)).await;
+    consumer.seek(&tp("a", 0), 0).unwrap();
+    assert_eq!(all(&consumer, 5).await.len(), 5);
+    broker.with("a", 0, |log| {
+        log.elect(1, 1, 3);
+        for value in ["three", "four", "five"] {
+            log.write(&[value]);
+        }
+    });
+    assert_eq!(all(&consumer, 3).await, ["three", "four", "five"]);
+}
+
+/// The first leader that the metadata names in the end is one that has lost what was committed.
+#[tokio::test(start_paused = true)]
+async fn a_position_that_waited_for_a_leader_is_validated_by_it() {
+    let broker = five();
+    broker.with("a", 0, |log| {
+        log.committed = Some(5);
+        log.committed_epoch = Some(1);
+    });
+    let builder = policy(AutoOffsetReset::None).group_id("g");
+    let consumer = reader(&broker, builder).await;
+    assert!(consumer.poll(2 * SECOND).await.unwrap().is_empty());
+    broker.with("a", 0, |log| {
+        log.elect(2, 2, 3);
+        for value in ["three", "four", "five"] {
+            log.write(&[value]);
+        }
+    });
+    let error = consumer.poll(5 * SECOND).await.unwrap_err();
+    let lost = matches!(
+        error,
+        ConsumerError::LogTruncation {
+            offset: 5,
+            divergent_offset: Some(3),
+            ..
+        }
+    );
+    assert!(lost, "{error}");
+}
+
+/// A node that does not know yet that it leads no more must not say where the log ends.
+#[tokio::test(start_paused = true)]
+async fn a_reset_asks_under_the_epoch_of_the_leader() {
+    let broker = five();
+    let first = reader(&broker, policy(AutoOffsetReset::Earliest)).await;
+    assert_eq!(all(&first, 5).await.len(), 5);
+    broker.with("a", 0, |log| log.elect(1, 1, 5));
+    first.seek_to_end(&tp("a", 0)).unwrap();
+    assert!(first.poll(SECOND).await.unwrap().is_empty());
+    assert_eq!(first.position(&tp("a", 0)), Some(5));
+    assert!(broker.count(ApiKey::ListOffsets) > 2, "refused once");
+}
+
+/// What is buffered was read while it was there.
+#[tokio::test(start_paused = true)]
+async fn records_in_the_buffer_are_handed_out_before_the_log_is_out_of_range() {
+    let broker = five();
+    let builder = policy(AutoOffsetReset::Earliest).max_poll_records(1);
+    let consumer = reader(&broker, builder).await;
+    assert_eq!(all(&consumer, 1).await, ["0"]);
+    broker.with("a", 0, |log| {
+        for value in ["5", "6", "7"] {
+            log.write(&[value]);
+        }
+        log.start = 7;
+        log.batches.retain(|batch| batch.base_offset() >= 7);
+    });
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(all(&consumer, 5).await, ["1", "2", "3", "4", "7"]);
+}
+
+/// Nobody knows where the log parts from what was read: it begins where the policy says.
+#[tokio::test(start_paused = true)]
+async fn where_the_leader_knows_no_epochs_the_policy_decides() {
+    let broker = five();
+    let consumer = reader(&broker, policy(AutoOffsetReset::Earliest)).await;
+    broker.with("a", 0, Log::forget_epochs);
+    let position = OffsetAndMetadata {
+        offset: 3,
+        leader_epoch: Some(0),
+        ..Default::default()
+    };
+    consumer.seek(&tp("a", 0), position).unwrap();
+    assert_eq!(all(&consumer, 5).await, ["0", "1", "2", "3", "4"]);
 }

@@ -40,6 +40,23 @@ async fn with_acks_0_what_a_slow_broker_has_not_taken_is_waited_for() {
     assert_eq!(broker.values("orders", 0), numbers(20));
 }
 
+// Row 62: a connection takes what it had taken with it, and no more.
+#[tokio::test(start_paused = true)]
+async fn with_acks_0_what_a_lost_connection_had_not_taken_goes_over_the_next() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]).with_capacity(1);
+    let late = Step::Delay(Duration::from_secs(1));
+    broker.script(ApiKey::Produce, &[late, Step::Disconnect]);
+    let producer = producer(&broker, small().acks(Acks::None)).await;
+    drop(send_each(&producer, 20).await);
+    producer.close(Duration::from_secs(100)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let there = broker.values("orders", 0);
+    assert!(there.len() >= 17, "{there:?}");
+    let mut in_order = numbers(20);
+    in_order.retain(|value| there.contains(value));
+    assert_eq!(there, in_order);
+}
+
 // Row 63: the leader's word is enough; when the leader is lost before anybody copied the record,
 // so is the record, and the producer, which has its acknowledgement, does not send it again.
 #[tokio::test(start_paused = true)]

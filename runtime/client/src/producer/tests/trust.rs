@@ -1,8 +1,13 @@
 //! What a refused connection does to a producer: some end it, some pass.
 
+use std::io;
+
+use async_trait::async_trait;
+
 use super::*;
+use crate::error::TransactionError;
 use crate::security::{Mechanism, SecurityError};
-use crate::transport::BrokerAddress;
+use crate::transport::{BrokerAddress, FrameConnection, Transport};
 
 fn expired() -> SecurityError {
     SecurityError::Tls {
@@ -84,4 +89,57 @@ async fn a_certificate_that_was_never_believed_fails_at_once() {
         .await;
     assert!(error.unwrap_err().security().is_some());
     assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// Two addresses of one cluster; at one of them the certificate has expired.
+#[derive(Debug)]
+struct TwoAddresses {
+    broker: ScriptedBroker,
+    expired: u16,
+}
+
+#[async_trait]
+impl Transport for TwoAddresses {
+    async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
+        match address.port == self.expired {
+            true => Err(io::Error::other(expired())),
+            false => self.broker.connect(address).await,
+        }
+    }
+
+    fn bootstrap(&self) -> Vec<BrokerAddress> {
+        [1, 2]
+            .map(|port| BrokerAddress::new("scripted", port))
+            .into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_certificate_at_one_address_keeps_nobody_from_the_others() {
+    for expired in [1, 2] {
+        let broker = ScriptedBroker::new(&[("orders", 1)]);
+        let cluster = Cluster::new(Arc::new(TwoAddresses { broker, expired }), client());
+        let found = cluster
+            .topic_within("orders", Duration::from_secs(60))
+            .await;
+        found.unwrap();
+    }
+}
+
+/// Whatever keeps it from being asked again, it may have been carried out.
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_answer_was_lost_stays_in_doubt_when_credentials_are_refused() {
+    let broker = ScriptedBroker::new(&[("orders", 1)]);
+    let producer = producer(&broker, Producer::transactional("t")).await;
+    producer.init_transactions().await.unwrap();
+    producer.begin().unwrap();
+    drop(producer.send(record("orders", "0")).await.unwrap());
+    producer.flush().await.unwrap();
+    broker.script(ApiKey::EndTxn, &[Step::LoseAnswer]);
+    broker.lock().distrust = Some(wrong_password());
+    let error = producer.commit().await.unwrap_err();
+    assert!(
+        matches!(error, TransactionError::CommitInDoubt { .. }),
+        "{error}"
+    );
 }

@@ -285,6 +285,29 @@ fn the_mode_may_change_between_starts_whatever_stopped_the_last_one() {
     }
 }
 
+/// Neither a checkpoint, nor a clean stop, nor the start after it may say that it is durable.
+#[test]
+fn what_was_never_synced_may_be_gone_after_a_power_cut() {
+    let open_memory = |storage: &MemoryStorage| open_in(storage.clone(), Durability::Memory);
+    for (stopped, restarted) in [(false, false), (true, false), (true, true)] {
+        let storage = MemoryStorage::new();
+        let directory = open_memory(&storage);
+        create(&directory, "a", 1);
+        for tag in 0..5 {
+            append(&directory, "a", 0, tag);
+        }
+        directory.checkpoint().unwrap();
+        if stopped {
+            directory.close(NOW_MS).unwrap();
+        }
+        if restarted {
+            assert_eq!(end(&open_memory(&storage), "a", 0), 5);
+        }
+        let cut = open_memory(&storage.crash());
+        assert_eq!(end(&cut, "a", 0), 0, "{stopped}, {restarted}");
+    }
+}
+
 #[test]
 fn modes_without_a_journal_keep_what_they_say_they_keep() {
     for (mode, kept_after_sync) in [

@@ -228,6 +228,36 @@ fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_everything()
     assert_eq!(cut.put(batch(1, stamp(9, 0, 4))).base_offset, 4);
 }
 
+/// A new record is behind what goes, in a segment whose own start is not durable yet.
+#[test]
+fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_a_part() {
+    let storage = MemoryStorage::new();
+    let changes = PartitionConfig {
+        retention_ms: 1_000,
+        segment_bytes: 100,
+        ..config()
+    };
+    let setup = |storage: MemoryStorage, recovery| PartitionSetup {
+        config: changes.clone(),
+        durability: Durability::Interval(std::time::Duration::from_millis(5)),
+        ..setup(Arc::new(storage), recovery)
+    };
+    let log = PartitionLog::open(setup(storage.clone(), Recovery::Clean)).unwrap();
+    log.put(batch(2, stamp(9, 0, 0)));
+    log.flush().unwrap();
+    log.put(batch(2, stamp(9, 0, 2)));
+    log.put(batch_at(NOW + 10_000, 1, ProducerStamp::NONE));
+    assert_eq!(log.apply_retention(NOW + 10_000).unwrap(), 2);
+    let recovery = Recovery::Unclean {
+        checkpoint_offset: 2,
+    };
+    let cut = PartitionLog::open(setup(storage.crash(), recovery)).unwrap();
+    let offsets = cut.offsets();
+    assert_eq!((offsets.log_start, offsets.log_end), (4, 4));
+    assert!(cut.put(batch(2, stamp(9, 0, 2))).duplicate);
+    assert_eq!(cut.put(batch(1, stamp(9, 0, 4))).base_offset, 4);
+}
+
 #[test]
 fn p1_a_retry_is_known_after_a_power_cut_right_after_its_records_were_deleted() {
     let storage = MemoryStorage::new();
