@@ -274,6 +274,14 @@ impl LogDirectory {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// For a change of what the directory has; none begins once it is closed or poisoned.
+    fn lock_structure(&self) -> Result<MutexGuard<'_, Structure>, LogError> {
+        let structure = lock(&self.inner.structure);
+        // Closing takes the same lock for its last words: nothing is written behind them.
+        self.check()?;
+        Ok(structure)
+    }
+
     fn check(&self) -> Result<(), LogError> {
         if self.inner.closed.load(Ordering::Acquire) {
             return Err(LogError::Closed);
@@ -340,11 +348,11 @@ impl LogDirectory {
     /// Syncs partition files, writes how far that reaches, and frees the journal below it. Appends
     /// go on meanwhile.
     pub fn checkpoint(&self) -> Result<(), LogError> {
-        self.check()?;
         if !self.durability().syncs_files() {
-            return Ok(());
+            return self.check();
         }
         let _one_at_a_time = lock(&self.inner.checkpointing);
+        self.check()?;
         let position = self.inner.published.load(Ordering::Acquire);
         let mut flushed = Vec::new();
         for topic in self.topics() {
@@ -368,6 +376,8 @@ impl LogDirectory {
             return Ok(());
         }
         let closed = self.shut_down();
+        // Also where nothing was written: another process finds no change half done.
+        let _structure = lock(&inner.structure);
         lock(&inner.lock).take();
         closed
     }

@@ -208,9 +208,7 @@ impl LogDirectory {
 
     /// Keeps where the next round begins.
     fn remember(&self, log: &Compacted, next_dirty: i64) -> Result<(), LogError> {
-        let mut structure = lock(&self.inner.structure);
-        // Closing takes the same lock for its last words: nothing is written behind them.
-        self.check()?;
+        let mut structure = self.lock_structure()?;
         let mut cleaned = structure.cleaned.clone();
         // Partitions of topics that are gone leave the file with this.
         cleaned.retain(|(topic, _), _| structure.catalogue.topics.contains_key(topic));

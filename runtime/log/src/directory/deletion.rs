@@ -51,9 +51,8 @@ impl LogDirectory {
     /// disk the reserve makes room for it. Their files stay, under other names, until
     /// `erase_deleted`. A topic that is not deleted is as it was.
     pub fn delete_topics(&self, names: &[String]) -> Outcomes<()> {
-        self.check()?;
         let inner = &*self.inner;
-        let mut structure = lock(&inner.structure);
+        let mut structure = self.lock_structure()?;
         let mut catalogue = structure.catalogue.clone();
         let mut found = Vec::new();
         let mut outcomes = Vec::with_capacity(names.len());
@@ -110,8 +109,7 @@ impl LogDirectory {
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
         loop {
-            self.check()?;
-            let mut structure = lock(&self.inner.structure);
+            let mut structure = self.lock_structure()?;
             if structure.retired.directories.is_empty() {
                 // Given back first: whoever adds to the list from now on finds it free.
                 drop(erasing);

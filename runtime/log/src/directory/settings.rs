@@ -16,10 +16,9 @@ impl LogDirectory {
     /// Replaces a topic's own settings, durably, and puts them in force. After an error the topic
     /// has those that it had.
     pub fn alter_topic(&self, name: &str, configs: Settings) -> Result<Topic, LogError> {
-        self.check()?;
         let inner = &*self.inner;
+        let mut structure = self.lock_structure()?;
         let config = of_topic(inner.defaults(), name, &configs)?;
-        let mut structure = lock(&inner.structure);
         let mut catalogue = structure.catalogue.clone();
         let entry = entry_of(&mut catalogue, name)?;
         entry.configs = configs.clone();
@@ -38,10 +37,9 @@ impl LogDirectory {
     /// open and those to come. The directory does not keep them: an opening is told them again.
     /// After an error those count that were before.
     pub fn set_defaults(&self, defaults: PartitionConfig) -> Result<(), LogError> {
-        self.check()?;
         let inner = &*self.inner;
         // No topic comes or changes meanwhile.
-        let _structure = lock(&inner.structure);
+        let _structure = self.lock_structure()?;
         let topics = self.topics();
         let configs = topics
             .iter()
@@ -72,9 +70,8 @@ impl LogDirectory {
         name: &str,
         settings: Settings,
     ) -> Result<(), LogError> {
-        self.check()?;
         let inner = &*self.inner;
-        let mut structure = lock(&inner.structure);
+        let mut structure = self.lock_structure()?;
         let mut catalogue = structure.catalogue.clone();
         let key = (kind.to_owned(), name.to_owned());
         match settings.is_empty() {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use millstream_protocol::Uuid;
 
 use super::settings::of_topic;
-use super::{DirectoryConfig, Inner, LogDirectory, Structure, Topic, lock};
+use super::{DirectoryConfig, Inner, LogDirectory, Structure, Topic};
 use crate::catalogue::{Catalogue, TopicEntry, check_partitions, derive_id};
 use crate::error::LogError;
 use crate::layout;
@@ -120,9 +120,8 @@ impl LogDirectory {
     /// Creates topics, durably: after a crash each is there with all its partitions, or not at all.
     /// However many they are, the catalogue is stored once.
     pub fn create_topics(&self, topics: Vec<NewTopic>) -> Outcomes<Topic> {
-        self.check()?;
         let inner = &*self.inner;
-        let mut structure = lock(&inner.structure);
+        let mut structure = self.lock_structure()?;
         let mut catalogue = structure.catalogue.clone();
         let planned: Vec<_> = topics
             .into_iter()
@@ -146,8 +145,7 @@ impl LogDirectory {
     /// Adds empty partitions, durably, until each topic has as many as are given with it. After an
     /// error a topic is as it was. However many topics there are, the catalogue is stored once.
     pub fn grow_topics(&self, totals: &[(String, i32)]) -> Outcomes<Topic> {
-        self.check()?;
-        let mut structure = lock(&self.inner.structure);
+        let mut structure = self.lock_structure()?;
         let mut catalogue = structure.catalogue.clone();
         let mut grown = BTreeSet::new();
         let planned = totals.iter().map(|(name, total)| {

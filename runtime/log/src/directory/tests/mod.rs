@@ -2,6 +2,7 @@
 
 mod altering;
 mod batches;
+mod closing;
 mod compaction;
 mod concurrent;
 mod counted;
