@@ -131,6 +131,12 @@ pub enum LogError {
         /// The topic.
         name: String,
     },
+    /// The topic of that id is not there, whatever has its name now.
+    #[error("the topic of that id, {name}, does not exist any more")]
+    UnknownTopicId {
+        /// What it was called.
+        name: String,
+    },
     /// The directory was closed, or the topic deleted, while the caller still held it.
     #[error("the data directory is closed, or the topic was deleted")]
     Closed,
@@ -171,6 +177,7 @@ impl LogError {
             LogError::InvalidConfig { .. } => ErrorCode::INVALID_CONFIG,
             LogError::TopicExists { .. } => ErrorCode::TOPIC_ALREADY_EXISTS,
             LogError::UnknownTopic { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            LogError::UnknownTopicId { .. } => ErrorCode::UNKNOWN_TOPIC_ID,
             LogError::Io { .. }
             | LogError::StorageFull { .. }
             | LogError::Poisoned { .. }

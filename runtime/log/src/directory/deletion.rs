@@ -8,8 +8,11 @@
 use std::path::PathBuf;
 use std::sync::TryLockError;
 
+use millstream_protocol::Uuid;
+
 use super::topics::Outcomes;
 use super::{LogDirectory, Structure, Topic, files, lock};
+use crate::catalogue::Catalogue;
 use crate::error::LogError;
 use crate::layout;
 use crate::storage::Storage;
@@ -39,6 +42,20 @@ impl Retired {
     }
 }
 
+/// Removes a topic from a catalogue, if it is the one that is meant.
+fn take_out(catalogue: &mut Catalogue, name: &str, id: Option<Uuid>) -> Result<(), LogError> {
+    let known = catalogue.topics.get(name).map(|entry| entry.id);
+    let name = name.to_owned();
+    match id {
+        Some(id) if known != Some(id) => Err(LogError::UnknownTopicId { name }),
+        None if known.is_none() => Err(LogError::UnknownTopic { name }),
+        _ => {
+            catalogue.topics.remove(&name);
+            Ok(())
+        }
+    }
+}
+
 impl LogDirectory {
     /// Deletes a topic as `delete_topics` does, and its files.
     pub fn delete_topic(&self, name: &str) -> Result<(), LogError> {
@@ -47,22 +64,28 @@ impl LogDirectory {
         self.erase_deleted()
     }
 
-    /// Deletes topics with their records, durably: after a crash nothing of them is left. On a full
-    /// disk the reserve makes room for it. Their files stay, under other names, until
-    /// `erase_deleted`. A topic that is not deleted is as it was.
+    /// Deletes the topics that have these names, as `delete_identified_topics` does.
     pub fn delete_topics(&self, names: &[String]) -> Outcomes<()> {
+        let named: Vec<_> = names.iter().map(|name| (name.clone(), None)).collect();
+        self.delete_identified_topics(&named)
+    }
+
+    /// Deletes topics with their records, durably: after a crash nothing of them is left. One that
+    /// is given with its id goes only if that is the one that has the name. On a full disk the
+    /// reserve makes room for it. Their files stay, under other names, until `erase_deleted`. A
+    /// topic that is not deleted is as it was.
+    pub fn delete_identified_topics(&self, topics: &[(String, Option<Uuid>)]) -> Outcomes<()> {
         let inner = &*self.inner;
         let mut structure = self.lock_structure()?;
         let mut catalogue = structure.catalogue.clone();
         let mut found = Vec::new();
-        let mut outcomes = Vec::with_capacity(names.len());
-        for name in names {
-            let removed = catalogue.topics.remove(name);
-            let outcome = removed.ok_or_else(|| LogError::UnknownTopic { name: name.clone() });
+        let mut outcomes = Vec::with_capacity(topics.len());
+        for (name, id) in topics {
+            let outcome = take_out(&mut catalogue, name, *id);
             if outcome.is_ok() {
                 found.push(name);
             }
-            outcomes.push(outcome.map(drop));
+            outcomes.push(outcome);
         }
         if found.is_empty() {
             return Ok(outcomes);

@@ -264,3 +264,21 @@ fn an_empty_directory_of_another_topic_is_refused() {
     file.write_at(&[&other], 0).unwrap();
     assert!(matches!(refused(storage.fork()), LogError::Corrupt { .. }));
 }
+
+#[test]
+fn a_topic_is_deleted_by_an_id_that_is_its_own_only() {
+    let directory = open(MemoryStorage::new());
+    let first = create(&directory, "a", 1).id;
+    directory.delete_topic("a").unwrap();
+    let by_id = |id| {
+        let outcomes = directory.delete_identified_topics(&[("a".to_owned(), Some(id))]);
+        outcomes.unwrap().remove(0).map_err(|error| error.error_code())
+    };
+    assert_eq!(by_id(first), Err(ErrorCode::UNKNOWN_TOPIC_ID));
+    let second = create(&directory, "a", 1).id;
+    append(&directory, "a", 0, 1);
+    assert_eq!(by_id(first), Err(ErrorCode::UNKNOWN_TOPIC_ID));
+    assert_eq!(end(&directory, "a", 0), 1, "the second one is as it was");
+    assert_eq!(by_id(second), Ok(()));
+    assert!(directory.topic("a").is_none());
+}
