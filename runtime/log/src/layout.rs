@@ -1,7 +1,7 @@
 //! Where a partition's files lie, and how its directory comes and goes.
 //!
 //! ```text
-//! absent --create--> <topic>-<partition>/ --retire--> deleted~<n>/ --remove--> absent
+//! absent --create--> <topic>-<partition>/ --retire--> deleted~<n>/ --erase--> absent
 //! ```
 //!
 //! Invariants: a directory's name is durable when the catalogue names its topic, what is in it when
@@ -102,32 +102,21 @@ fn is_remnant(content: &[u8], whole: &[u8]) -> bool {
     content.len() <= whole.len() && pairs.all(|(byte, written)| *byte == 0 || byte == written)
 }
 
-/// Removes directories: first their names, durably, then what is in them.
-pub(crate) fn remove(storage: &dyn Storage, paths: &[PathBuf]) -> Result<(), LogError> {
-    let mut retired = Vec::with_capacity(paths.len());
-    retire(storage, paths, &mut retired)?;
-    sync_names(storage)?;
-    erase(storage, &retired)
-}
-
 /// Takes directories' names away, and adds those that they have now to `retired`. Not durable
-/// before the data directory is synced.
+/// before the data directory is synced. `next` is above the number of each that was retired before
+/// and may be there still: so many directories need no more looks than few.
 pub(crate) fn retire(
     storage: &dyn Storage,
     paths: &[PathBuf],
+    next: &mut u64,
     retired: &mut Vec<PathBuf>,
 ) -> Result<(), LogError> {
-    let mut number = 0;
     for path in paths {
-        let io = |error| LogError::io("remove", path, error);
-        let target = loop {
-            let candidate = PathBuf::from(format!("{DELETED}{number}"));
-            number += 1;
-            if !storage.exists(&candidate).map_err(io)? {
-                break candidate;
-            }
-        };
-        storage.rename(path, &target).map_err(io)?;
+        let target = PathBuf::from(format!("{DELETED}{next}"));
+        *next = next.saturating_add(1);
+        storage
+            .rename(path, &target)
+            .map_err(|error| LogError::io("remove", path, error))?;
         retired.push(target);
     }
     Ok(())
@@ -141,17 +130,14 @@ pub(crate) fn sync_names(storage: &dyn Storage) -> Result<(), LogError> {
         .map_err(|error| LogError::io("sync", root, error))
 }
 
-/// Removes retired directories, whose old names are durably gone, with what is in them.
-pub(crate) fn erase(storage: &dyn Storage, retired: &[PathBuf]) -> Result<(), LogError> {
-    for path in retired {
-        match storage.remove_dir_all(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(LogError::io("remove", path, error));
-            }
-            _ => {}
+/// Removes a retired directory, whose old name is durably gone, with what is in it.
+pub(crate) fn erase(storage: &dyn Storage, retired: &Path) -> Result<(), LogError> {
+    match storage.remove_dir_all(retired) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(LogError::io("remove", retired, error))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The directories of these names that a deletion could not remove; refuses when one of them is not
@@ -186,23 +172,28 @@ pub(crate) fn sweep(storage: &dyn Storage, catalogue: &Catalogue) -> Result<usiz
     let root = Path::new("");
     let mut orphans = Vec::new();
     let mut retired = Vec::new();
+    let mut next = 0;
     for name in storage
         .list(root)
         .map_err(|error| LogError::io("list", root, error))?
     {
         let path = PathBuf::from(&name);
-        if name.starts_with(DELETED) {
+        if let Some(number) = name.strip_prefix(DELETED) {
+            let number = number.parse::<u32>().unwrap_or(0);
+            next = next.max(u64::from(number) + 1);
             retired.push(path);
         } else if is_orphan(storage, catalogue, &name) {
             tracing::warn!(directory = name, "removing a partition that no topic has");
             orphans.push(path);
         }
     }
-    retire(storage, &orphans, &mut retired)?;
+    retire(storage, &orphans, &mut next, &mut retired)?;
     if !retired.is_empty() {
         // Also for what was retired before: the last process may not have come to it.
         sync_names(storage)?;
-        erase(storage, &retired)?;
+        for path in &retired {
+            erase(storage, path)?;
+        }
     }
     Ok(retired.len())
 }

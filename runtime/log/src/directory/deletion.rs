@@ -6,7 +6,8 @@
 //! Never: writes or syncs a file of a topic that is deleted.
 
 use std::path::PathBuf;
-use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, TryLockError};
 
 use millstream_protocol::Uuid;
 
@@ -17,10 +18,16 @@ use crate::error::LogError;
 use crate::layout;
 use crate::storage::Storage;
 
+/// Most directories of deleted topics that a stop removes.
+const ERASED_AT_STOP_MAX: usize = 100;
+
 /// Directories of deleted topics, under names that no topic has.
 #[derive(Default)]
 pub(super) struct Retired {
     directories: Vec<PathBuf>,
+    /// The number in the next one's name. The opening has removed all that there were; none is
+    /// given twice, also when a directory could not be removed.
+    next: u64,
     /// Whether a power cut could give some of them their old names back.
     unsynced: bool,
 }
@@ -29,7 +36,7 @@ impl Retired {
     /// Takes the names of these directories away.
     pub(super) fn add(&mut self, storage: &dyn Storage, paths: &[PathBuf]) -> Result<(), LogError> {
         self.unsynced |= !paths.is_empty();
-        layout::retire(storage, paths, &mut self.directories)
+        layout::retire(storage, paths, &mut self.next, &mut self.directories)
     }
 
     /// Makes sure that the old names do not come back. A sync that fails leaves that open for good.
@@ -91,7 +98,12 @@ impl LogDirectory {
             return Ok(outcomes);
         }
         let mut stored = catalogue.store(&*inner.storage);
-        if matches!(stored, Err(LogError::StorageFull { .. })) {
+        // A sync that fails for want of room is not tried again, as no other one.
+        let has_no_room = |error: &LogError| matches!(error, LogError::StorageFull { .. });
+        if stored
+            .as_ref()
+            .is_err_and(|error| has_no_room(error) && !error.is_final())
+        {
             self.note(files::remove_if_there(&*inner.storage, files::RESERVE))?;
             stored = catalogue.store(&*inner.storage);
         }
@@ -123,32 +135,55 @@ impl LogDirectory {
         }
     }
 
+    /// Whether there is something for `erase_deleted`: also a creation may leave it.
+    pub fn must_erase(&self) -> bool {
+        !lock(&self.inner.structure).retired.directories.is_empty()
+    }
+
     /// Removes the files of topics that were deleted, which may take a while. Topics come and go
-    /// meanwhile. Who calls it while another one is at it leaves the work to that one.
+    /// meanwhile. Who calls it while another one is at it leaves the work to that one. After an
+    /// error everything is removed that can be; the next call and the stop try the rest again.
     pub fn erase_deleted(&self) -> Result<(), LogError> {
-        let erasing = match self.inner.erasing.try_lock() {
-            Ok(erasing) => erasing,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(()),
-        };
-        loop {
-            let mut structure = self.lock_structure()?;
-            if structure.retired.directories.is_empty() {
-                // Given back first: whoever adds to the list from now on finds it free.
-                drop(erasing);
-                return Ok(());
-            }
-            let directories = self.take_retired(&mut structure)?;
-            drop(structure);
-            self.erase(&directories);
+        match self.inner.erasing.try_lock() {
+            Ok(erasing) => self.erase_all(erasing),
+            Err(TryLockError::Poisoned(poisoned)) => self.erase_all(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Ok(()),
         }
     }
 
-    /// As `erase_deleted`, for a directory that closes: the caller holds `erasing`.
+    /// As `erase_deleted`, and waits for who is at it: what was deleted before takes no room then.
+    pub fn erase_deleted_and_wait(&self) -> Result<(), LogError> {
+        self.erase_all(lock(&self.inner.erasing))
+    }
+
+    fn erase_all(&self, erasing: MutexGuard<'_, ()>) -> Result<(), LogError> {
+        let mut kept = Vec::new();
+        let mut outcome = Ok(());
+        loop {
+            let mut structure = self.lock_structure()?;
+            if structure.retired.directories.is_empty() {
+                structure.retired.directories = kept;
+                // Given back first: whoever adds to the list from now on finds it free.
+                drop(erasing);
+                return outcome;
+            }
+            let directories = self.take_retired(&mut structure)?;
+            drop(structure);
+            let erased = self.erase(directories, &mut kept);
+            outcome = outcome.and(erased);
+        }
+    }
+
+    /// As `erase_deleted`, for a directory that closes: the caller holds `erasing`. It does not
+    /// wait for more than some directories: the next opening takes the rest.
     pub(super) fn erase_before_close(&self) -> Result<(), LogError> {
-        let directories = self.take_retired(&mut lock(&self.inner.structure))?;
-        if !directories.is_empty() {
-            self.erase(&directories);
+        let inner = &*self.inner;
+        let mut directories = self.take_retired(&mut lock(&inner.structure))?;
+        directories.truncate(ERASED_AT_STOP_MAX);
+        for path in directories {
+            if let Err(error) = layout::erase(&*inner.storage, &path) {
+                tracing::warn!(%error, "files of a deleted topic stay until the next opening");
+            }
         }
         Ok(())
     }
@@ -159,11 +194,22 @@ impl LogDirectory {
         Ok(std::mem::take(&mut structure.retired.directories))
     }
 
-    fn erase(&self, directories: &[PathBuf]) {
+    /// Removes directories until the directory closes; `kept` gets those that cannot be removed,
+    /// the first one's error is told.
+    fn erase(&self, directories: Vec<PathBuf>, kept: &mut Vec<PathBuf>) -> Result<(), LogError> {
         let inner = &*self.inner;
-        if let Err(error) = layout::erase(&*inner.storage, directories) {
-            tracing::warn!(%error, "files of deleted topics stay until the next opening");
+        let mut outcome = Ok(());
+        for path in directories {
+            if inner.closed.load(Ordering::Acquire) {
+                return Err(LogError::Closed);
+            }
+            let erased = layout::erase(&*inner.storage, &path);
+            if erased.is_err() {
+                kept.push(path);
+            }
+            outcome = outcome.and(erased);
         }
         files::write_reserve(&*inner.storage, inner.config.reserve_bytes);
+        outcome
     }
 }

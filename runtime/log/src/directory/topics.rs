@@ -194,14 +194,14 @@ impl LogDirectory {
             }));
         }
         self.check()?;
-        inner.discard(&abandoned);
+        inner.discard(structure, &abandoned);
         let directories = made.iter().flatten();
         let directories = directories.flat_map(|(addition, _)| &addition.directories);
         let directories: Vec<PathBuf> = directories.cloned().collect();
         if !directories.is_empty() {
             if let Err(error) = self.note(catalogue.store(&*inner.storage)) {
                 if !self.poisoned() {
-                    inner.discard(&directories);
+                    inner.discard(structure, &directories);
                 }
                 return Err(error);
             }
@@ -308,18 +308,15 @@ impl Inner {
         numbers.clone().map(open).collect()
     }
 
-    /// Removes what a creation that failed has left; what cannot be removed goes at the next
-    /// opening.
-    fn discard(&self, directories: &[PathBuf]) {
+    /// Takes the names of what a creation that failed has left; `erase_deleted` removes it. What
+    /// keeps its name goes at the next opening.
+    fn discard(&self, structure: &mut Structure, directories: &[PathBuf]) {
         let there: Vec<PathBuf> = directories
             .iter()
             .filter(|path| self.storage.exists(path).unwrap_or(false))
             .cloned()
             .collect();
-        if there.is_empty() {
-            return;
-        }
-        if let Err(error) = layout::remove(&*self.storage, &there) {
+        if let Err(error) = structure.retired.add(&*self.storage, &there) {
             tracing::warn!(%error, "directories of a topic that was not created stay for now");
         }
     }

@@ -272,7 +272,10 @@ fn a_topic_is_deleted_by_an_id_that_is_its_own_only() {
     directory.delete_topic("a").unwrap();
     let by_id = |id| {
         let outcomes = directory.delete_identified_topics(&[("a".to_owned(), Some(id))]);
-        outcomes.unwrap().remove(0).map_err(|error| error.error_code())
+        outcomes
+            .unwrap()
+            .remove(0)
+            .map_err(|error| error.error_code())
     };
     assert_eq!(by_id(first), Err(ErrorCode::UNKNOWN_TOPIC_ID));
     let second = create(&directory, "a", 1).id;

@@ -14,7 +14,9 @@ const CHANGES: [(&str, Change); 6] = [
         let nothing = BTreeMap::new();
         directory.create_topic("b", 1, nothing).map(drop)
     }),
-    ("growth", |directory| directory.add_partitions("a", 2).map(drop)),
+    ("growth", |directory| {
+        directory.add_partitions("a", 2).map(drop)
+    }),
     ("a topic's settings", |directory| {
         let configs = BTreeMap::from([("retention.ms".to_owned(), "7".to_owned())]);
         directory.alter_topic("a", configs).map(drop)

@@ -1,4 +1,4 @@
-//! A storage in memory that counts the files that are open, and syncs, and may run out of
+//! A storage in memory that counts the files that are open, syncs and looks, and may run out of
 //! descriptors.
 //!
 //! Invariants: as on a disk, a directory can be synced when no descriptor is left.
@@ -15,6 +15,7 @@ pub(super) struct Counted {
     pub(super) inner: MemoryStorage,
     open: Arc<AtomicUsize>,
     syncs: Arc<AtomicUsize>,
+    looks: Arc<AtomicUsize>,
     /// Most files that may be open; 0 for no limit.
     open_max: Arc<AtomicUsize>,
 }
@@ -35,6 +36,11 @@ impl Counted {
     /// Syncs since the last call.
     pub(super) fn take_syncs(&self) -> usize {
         self.syncs.swap(0, Ordering::Relaxed)
+    }
+
+    /// How often somebody has asked whether something is there, since the last call.
+    pub(super) fn take_looks(&self) -> usize {
+        self.looks.swap(0, Ordering::Relaxed)
     }
 
     /// From now on at most so many more files are opened.
@@ -93,6 +99,7 @@ impl Storage for Counted {
         self.inner.list(path)
     }
     fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         self.inner.exists(path)
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn StorageFile>> {

@@ -7,6 +7,7 @@ mod compaction;
 mod concurrent;
 mod counted;
 mod descriptors;
+mod erasing;
 mod failing;
 mod idle;
 mod stale;
