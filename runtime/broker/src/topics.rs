@@ -279,15 +279,16 @@ impl Node {
         grown.collect()
     }
 
-    /// Deletes topics with all their data, each with an answer of its own. After an error a topic
-    /// is served as before.
+    /// Deletes topics with all their data, each with an answer of its own; one that is given with
+    /// its id only if that is the one that has the name by then. After an error a topic is served
+    /// as before.
     pub(crate) async fn delete_topics(
         self: &Arc<Self>,
-        names: Vec<String>,
+        topics: Vec<(String, Option<Uuid>)>,
     ) -> Vec<Result<(), ErrorCode>> {
         let _one_at_a_time = self.partitions.lock_changes().await;
-        let owned = names.clone();
-        let delete = move |directory: &LogDirectory| directory.delete_topics(&owned);
+        let names: Vec<String> = topics.iter().map(|(name, _)| name.clone()).collect();
+        let delete = move |directory: &LogDirectory| directory.delete_identified_topics(&topics);
         let outcomes = self.in_directory(&names, delete).await;
         let deleted = names.iter().zip(&outcomes);
         let deleted: BTreeSet<&str> = deleted

@@ -170,7 +170,14 @@ async fn a_topic_that_is_named_twice_is_not_deleted() {
     let twice = ErrorCode::INVALID_REQUEST;
     let topics = vec![named("a"), named("c"), by_id(a), by_id(b), by_id(b)];
     let answered = delete(&mut client, topics).await;
-    assert_eq!(answered, [twice, ErrorCode::NONE, twice, twice]);
+    assert_eq!(answered, [twice, ErrorCode::NONE, twice]);
+    // By name and by id, and more often than twice.
+    let topics = vec![by_id(a), by_id(a), named("a"), by_id(a)];
+    assert_eq!(delete(&mut client, topics).await, [twice, twice]);
+    let topics = vec![named("a"), named("b"), named("a"), by_id(a), by_id(b)];
+    assert_eq!(delete(&mut client, topics).await, [twice, twice, twice]);
+    let neither = vec![by_id(Uuid::ZERO), by_id(Uuid::ZERO)];
+    assert_eq!(delete(&mut client, neither).await, [twice, twice]);
     let topics = vec![named("b"), named("a"), named("b"), named("c"), named("c")];
     assert_eq!(
         delete(&mut client, topics).await,
@@ -182,4 +189,24 @@ async fn a_topic_that_is_named_twice_is_not_deleted() {
     }];
     assert_eq!(delete(&mut client, both).await, [twice]);
     assert_eq!(delete(&mut client, vec![by_id(b)]).await, [ErrorCode::NONE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_by_id_that_waits_leaves_a_later_topic_of_that_name_alone() {
+    let (_storage, broker, mut client) = begin().await;
+    let first = client.create_topic("a", 1).await;
+    // Requests that have found their topics, and then wait for each other.
+    let node = broker.node();
+    let delete = |id| node.delete_topics(vec![("a".to_owned(), id)]);
+    let (one, other) = tokio::join!(delete(Some(first)), delete(Some(first)));
+    assert_eq!(
+        (one, other),
+        (vec![Ok(())], vec![Err(ErrorCode::UNKNOWN_TOPIC_ID)])
+    );
+    let unknown = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    assert_eq!(delete(None).await, [Err(unknown)]);
+    let second = client.create_topic("a", 1).await;
+    let late = delete(Some(first)).await;
+    assert_eq!(late, [Err(ErrorCode::UNKNOWN_TOPIC_ID)]);
+    assert_eq!(delete(Some(second)).await, [Ok(())]);
 }

@@ -352,7 +352,7 @@ async fn a_transaction_over_a_deleted_topic_still_ends() {
     producer.client.create_topic("gone", 1).await;
     producer.send("gone", 0, "x").await;
     producer.send("out", 0, "a").await;
-    let gone = vec!["gone".to_owned()];
+    let gone = vec![("gone".to_owned(), None)];
     assert_eq!(broker.node().delete_topics(gone).await, [Ok(())]);
     assert_eq!(producer.end(true).await, ErrorCode::NONE);
     assert_eq!(committed(&broker, "out", 0).await, ["a"]);
