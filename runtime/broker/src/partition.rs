@@ -5,7 +5,7 @@
 //! Never: acknowledges; who appended waits for `Node::durable(appended.journal_position)`.
 
 use crate::Clock;
-use crate::sync_loop::SyncLoop;
+use crate::sync_loop::{Halt, SyncLoop};
 use bytes::Bytes;
 use millstream_log::{AppendError, AppendOrigin, Appended, LogOffsets, PartitionLog};
 use millstream_protocol::{ErrorCode, TopicPartition};
@@ -83,8 +83,10 @@ impl Partition {
         batches: Bytes,
         origin: AppendOrigin,
     ) -> Result<Appended, AppendFailure> {
-        if self.sync.failed() {
-            return Err(AppendFailure::Poisoned);
+        match self.sync.halt() {
+            Some(Halt::ForGood) => return Err(AppendFailure::Poisoned),
+            Some(Halt::ForNow) => return Err(AppendFailure::Late),
+            None => {}
         }
         let appended = self.log.append(batches, origin, self.clock.now_ms())?;
         self.sync.request();
@@ -115,6 +117,9 @@ pub(crate) enum AppendFailure {
     /// A sync has failed before.
     #[error("an earlier sync of the journal failed; open the broker again")]
     Poisoned,
+    /// The last sync could not be done.
+    #[error("what was written before cannot be synced now; it is tried again")]
+    Late,
 }
 
 impl AppendFailure {
@@ -122,7 +127,7 @@ impl AppendFailure {
     pub(crate) fn error_code(&self) -> ErrorCode {
         match self {
             Self::Log(error) => error.error_code(),
-            Self::Poisoned => ErrorCode::KAFKA_STORAGE_ERROR,
+            Self::Poisoned | Self::Late => ErrorCode::KAFKA_STORAGE_ERROR,
         }
     }
 }

@@ -4,15 +4,18 @@
 //!   append ─▶ request() ─┐                      ┌─▶ position(p) wakes every waiter with p' ≤ p
 //!                        ▼                      │
 //!            idle ──▶ sync_journal() ──ok──▶ publish ──▶ idle, or at once again if asked meanwhile
-//!                        └──────────────err──▶ failed: for good
+//!                        ├──────────────err──▶ failed: for good
+//!                        └─ could not begin ─▶ late: again at the next interval
 //! ```
 //!
 //! Invariants: the published position never goes down; after a failed sync it never moves again.
+//! While a sync is late, as where no descriptor was left for it (`interval` only), nothing is
+//! appended, since what an acknowledgement promises would not hold.
 //! Never: two syncs at once; a retry of a failed sync; silence after a panic, which counts as one.
 
 use crate::observed::{Observed, OwnerGone};
 use crate::{BrokerConfig, BrokerError, Placement};
-use millstream_log::{Durability, LogDirectory, failpoint};
+use millstream_log::{Durability, LogDirectory, LogError, failpoint};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,7 +25,18 @@ use tokio::sync::Notify;
 #[derive(Debug, Clone)]
 enum Progress {
     Durable(u64),
+    /// Something kept a sync from its work that may be over at the next one.
+    Late(Arc<str>),
     Failed(Arc<str>),
+}
+
+/// Why nothing may be appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// The last sync could not be done; the next one makes up for it.
+    ForNow,
+    /// A sync has failed.
+    ForGood,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,9 +111,13 @@ impl SyncLoop {
         self.asked_task.notify_one();
     }
 
-    /// Whether a sync has failed, so that nothing may be appended any more.
-    pub(crate) fn failed(&self) -> bool {
-        matches!(self.progress.get(), Progress::Failed(_))
+    /// Why nothing may be appended, if that is so.
+    pub(crate) fn halt(&self) -> Option<Halt> {
+        match self.progress.get() {
+            Progress::Durable(_) => None,
+            Progress::Late(_) => Some(Halt::ForNow),
+            Progress::Failed(_) => Some(Halt::ForGood),
+        }
     }
 
     /// Waits until everything before `position` of the journal is durable; at once unless under
@@ -110,13 +128,15 @@ impl SyncLoop {
         }
         let reached = self.progress.wait_for(move |progress| match progress {
             Progress::Durable(durable) => *durable >= position,
-            Progress::Failed(_) => true,
+            Progress::Late(_) | Progress::Failed(_) => true,
         });
         match reached.await {
             Ok(Progress::Durable(_)) => Ok(()),
-            Ok(Progress::Failed(reason)) => Err(BrokerError::StorageFailed {
-                reason: reason.to_string(),
-            }),
+            Ok(Progress::Late(reason) | Progress::Failed(reason)) => {
+                Err(BrokerError::StorageFailed {
+                    reason: reason.to_string(),
+                })
+            }
             Err(OwnerGone) => Err(BrokerError::Stopped),
         }
     }
@@ -216,7 +236,7 @@ impl SyncLoop {
         });
     }
 
-    /// One sync; false when it failed, which it then says to everybody.
+    /// One sync; false when it failed for good. Whatever came of it, it says so to everybody.
     fn sync(&self, directory: &LogDirectory) -> bool {
         failpoint::hit("broker.before-sync");
         let unfinished = Unfinished(self);
@@ -225,8 +245,18 @@ impl SyncLoop {
         failpoint::hit("broker.after-sync");
         match synced {
             Ok(position) => {
+                if self.halt().is_some() {
+                    tracing::info!("what could not be synced is synced now");
+                }
                 self.durable.fetch_max(position, Ordering::AcqRel);
                 self.publish(Progress::Durable(position));
+                true
+            }
+            Err(error) if !self.waits && may_be_over(directory, &error) => {
+                if self.halt().is_none() {
+                    tracing::error!(%error, "a sync is late: nothing is appended until it is done");
+                }
+                self.publish(Progress::Late(error.to_string().into()));
                 true
             }
             Err(error) => {
@@ -236,6 +266,11 @@ impl SyncLoop {
             }
         }
     }
+}
+
+/// Whether a sync at intervals that ended so has lost nothing, and may be done the next time.
+fn may_be_over(directory: &LogDirectory, error: &LogError) -> bool {
+    !directory.poisoned() && !matches!(error, LogError::Closed)
 }
 
 /// A sync under way; when it panics, nobody must wait for it.
@@ -273,7 +308,7 @@ mod tests {
         });
         let failed = sync.durable(7).await;
         assert!(matches!(failed, Err(BrokerError::StorageFailed { .. })));
-        assert!(sync.failed());
+        assert_eq!(sync.halt(), Some(Halt::ForGood));
         assert!(panicked.await.is_err());
     }
 }

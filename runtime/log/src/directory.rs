@@ -300,19 +300,26 @@ impl LogDirectory {
     }
 
     /// Makes appends durable as the mode says. Under `sync`: writes and syncs the journal, then
-    /// tells the partitions. Under `interval`: syncs partition files. Otherwise nothing. Returns
-    /// the durable journal position. Blocks; called by one sync loop.
+    /// tells the partitions. Under `interval`: syncs partition files; after an error that does not
+    /// poison the directory the next call makes up for it. Otherwise nothing. Returns the durable
+    /// journal position. Blocks; called by one sync loop.
     pub fn sync_journal(&self) -> Result<u64, LogError> {
         self.check()?;
         match self.durability() {
             Durability::Sync => self.publish(),
             Durability::Interval(_) => {
+                let mut outcome = Ok(0);
                 for topic in self.topics() {
                     for log in &topic.partitions {
-                        self.flush(&topic, log)?;
+                        match self.flush(&topic, log) {
+                            Err(error) if error.is_final() => return Err(error),
+                            // What one partition lacks does not keep the others from the disk.
+                            Err(error) => outcome = outcome.and(Err(error)),
+                            Ok(_) => {}
+                        }
                     }
                 }
-                Ok(0)
+                outcome
             }
             Durability::Os | Durability::Memory => Ok(0),
         }

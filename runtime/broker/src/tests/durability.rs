@@ -5,7 +5,7 @@
 
 use super::harness::*;
 use crate::{Broker, BrokerConfig, BrokerError, Placement};
-use millstream_log::storage::{Fault, OperationKind};
+use millstream_log::storage::{Fault, OperationKind, Unsynced};
 use millstream_log::{Durability, FaultyStorage, MemoryStorage};
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::*;
@@ -262,4 +262,67 @@ async fn every_durability_serves_on_threads() {
             "{durability}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn x2_a_sync_at_intervals_that_could_not_be_done_is_done_at_the_next_one() {
+    let storage = FaultyStorage::new();
+    let interval = Duration::from_millis(100);
+    let config = BrokerConfig {
+        durability: Durability::Interval(interval),
+        ..config()
+    };
+    let storage_of_broker = Arc::new(storage.clone());
+    let broker = Broker::open(storage_of_broker, config)
+        .await
+        .expect("opens");
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "orders-0/leader-epoch".to_owned(),
+        after: 0,
+        error: io::ErrorKind::Other,
+    });
+    let first = client.produce("orders", 0, batch(&["a"])).await;
+    assert_eq!(first.error_code, ErrorCode::NONE);
+    tokio::time::sleep(interval * 3 / 2).await;
+    let meanwhile = client.produce("orders", 0, batch(&["b"])).await;
+    assert_eq!(meanwhile.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    tokio::time::sleep(interval).await;
+    let later = client.produce("orders", 0, batch(&["c"])).await;
+    assert_eq!((later.error_code, later.base_offset), (ErrorCode::NONE, 1));
+    tokio::time::sleep(interval * 2).await;
+    broker.halt();
+    let broker = open(storage.crash_with(Unsynced::Lost)).await;
+    let mut client = Client::connect(&broker);
+    let kept = values(&client.fetch("orders", 0, 0, 0).await);
+    assert_eq!(kept, [(0, "a".to_owned()), (1, "c".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l2_a_sync_at_intervals_that_failed_is_not_tried_again() {
+    let storage = FaultyStorage::new();
+    let interval = Duration::from_millis(100);
+    let config = BrokerConfig {
+        durability: Durability::Interval(interval),
+        ..config()
+    };
+    let storage_of_broker = Arc::new(storage.clone());
+    let broker = Broker::open(storage_of_broker, config)
+        .await
+        .expect("opens");
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    storage.inject(Fault {
+        kind: OperationKind::SyncFile,
+        path_contains: "orders-0".to_owned(),
+        after: 0,
+        error: io::ErrorKind::Other,
+    });
+    client.produce("orders", 0, batch(&["a"])).await;
+    tokio::time::sleep(interval * 5).await;
+    let refused = client.produce("orders", 0, batch(&["b"])).await;
+    assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert!(broker.node().directory.poisoned());
 }

@@ -121,3 +121,42 @@ fn x2_a_checkpoint_without_a_descriptor_is_made_up_for_by_the_next() {
     assert!(points.contains("a 1 2\n"), "{points}");
     assert_eq!(end(&open(storage.inner.crash()), "a", 1), 2);
 }
+
+#[test]
+fn x2_an_interval_without_a_descriptor_is_made_up_for_by_the_next() {
+    let storage = Counted::default();
+    let interval = Durability::Interval(Duration::from_millis(5));
+    let directory = open_in(storage.clone(), interval);
+    create(&directory, "a", 2);
+    append(&directory, "a", 1, 1);
+    storage.leave(0);
+    let refused = directory.sync_journal().unwrap_err();
+    assert_eq!(refused.error_code(), ErrorCode::KAFKA_STORAGE_ERROR);
+    assert!(!directory.poisoned());
+    storage.leave_enough();
+    directory.sync_journal().unwrap();
+    assert_eq!(end(&open_in(storage.inner.crash(), interval), "a", 1), 1);
+}
+
+#[test]
+fn x2_a_partition_that_cannot_be_synced_does_not_keep_the_others_from_it() {
+    let storage = FaultyStorage::new();
+    let interval = Durability::Interval(Duration::from_millis(5));
+    let directory = open_in(storage.clone(), interval);
+    create(&directory, "a", 2);
+    for partition in 0..2 {
+        append(&directory, "a", partition, 1);
+    }
+    let fails = fault(
+        OperationKind::Write,
+        "a-0/leader-epoch",
+        io::ErrorKind::Other,
+    );
+    storage.inject(fails);
+    directory.sync_journal().unwrap_err();
+    let again = open_in(storage.crash_with(Unsynced::Lost), interval);
+    assert_eq!((end(&again, "a", 0), end(&again, "a", 1)), (0, 1));
+    directory.sync_journal().unwrap();
+    let again = open_in(storage.crash_with(Unsynced::Lost), interval);
+    assert_eq!(end(&again, "a", 0), 1);
+}
