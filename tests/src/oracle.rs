@@ -125,6 +125,39 @@ pub async fn count_uncommitted(transport: &Arc<dyn Transport>, topic: &str) -> a
         .len() as u64)
 }
 
+/// Waits until no transaction is open in these topics: one may time out yet, or get its markers.
+///
+/// # Errors
+/// The first partition in which one stays open.
+pub async fn nothing_open(transport: &Arc<dyn Transport>, topics: &[&str]) -> anyhow::Result<()> {
+    let reader = async |isolation| {
+        let builder = Consumer::builder().isolation(isolation);
+        builder.connect(transport).await
+    };
+    let committed = reader(Isolation::ReadCommitted).await?;
+    let uncommitted = reader(Isolation::ReadUncommitted).await?;
+    let give_up = Instant::now() + PATIENCE;
+    for topic in topics {
+        let count = uncommitted.partitions_of(topic).await?;
+        let partitions: Vec<_> = (0..count).map(|p| TopicPartition::new(*topic, p)).collect();
+        loop {
+            let ends = uncommitted.end_offsets(&partitions).await?;
+            let stable = committed.end_offsets(&partitions).await?;
+            let Some((open, end)) = ends.iter().find(|(p, end)| stable.get(p) != Some(end)) else {
+                break;
+            };
+            if Instant::now() > give_up {
+                let from = stable.get(open);
+                bail!("a transaction stays open in {open}, from {from:?} on (its end is {end})");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    committed.close().await?;
+    uncommitted.close().await?;
+    Ok(())
+}
+
 async fn read(
     transport: &Arc<dyn Transport>,
     topic: &str,
@@ -177,4 +210,37 @@ pub fn header(record: &ConsumerRecord, name: &str) -> Option<String> {
 #[must_use]
 pub fn content(record: &ConsumerRecord) -> (Option<Bytes>, Option<Bytes>) {
     (record.key.clone(), record.value.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::under_test::BrokerUnderTest;
+    use millstream::client::{IntoTransport as _, Producer, ProducerRecord};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transaction_that_stays_open_is_named_and_one_that_ends_is_waited_for()
+    -> anyhow::Result<()> {
+        let cluster = BrokerUnderTest::start(1).await?;
+        let topic = cluster.create("t", 2).await?;
+        let open = async |transaction_timeout_ms| {
+            let builder = Producer::transactional(cluster.name("id"));
+            let builder = builder.transaction_timeout_ms(transaction_timeout_ms);
+            let producer = builder.client(cluster.client(1)).connect(&cluster).await?;
+            producer.init_transactions().await?;
+            producer.begin()?;
+            let record = ProducerRecord::new(topic.clone()).partition(1).value("x");
+            producer.send(record).await?.await?;
+            anyhow::Ok(producer)
+        };
+        let transport = cluster.into_transport();
+        let short = open(10_000).await?;
+        nothing_open(&transport, &[&topic]).await?;
+        drop(short);
+        let long = open(600_000).await?;
+        let error = nothing_open(&transport, &[&topic]).await.unwrap_err();
+        assert!(error.to_string().contains(&format!("{topic}-1")), "{error}");
+        drop(long);
+        Ok(())
+    }
 }
