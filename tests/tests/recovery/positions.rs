@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use millstream::TopicPartition;
-use millstream::client::{Cluster, GroupMetadata, IntoTransport, OffsetAndMetadata, Producer};
+use millstream::client::{
+    Cluster, Consumer, GroupMetadata, IntoTransport, OffsetAndMetadata, Producer,
+};
 use millstream::formats::protocol::messages::DeleteRecordsRequest;
 use millstream::formats::protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsTopic,
@@ -223,6 +225,25 @@ async fn a_job_whose_log_has_lost_what_was_read_ends_with_where_it_parts() -> an
     };
     assert_eq!(*partition, cluster.partition("in", 0));
     assert!(error.to_string().contains("from offset 10 on"), "{error}");
+    Ok(())
+}
+
+/// The next start asks whether the log still holds it.
+#[tokio::test(start_paused = true)]
+async fn a_job_commits_the_epoch_of_what_it_has_read() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(8).await?;
+    copying::produce(&cluster, 0..40).await?;
+    let mut running = copying::job(&cluster, 1, "t").start().await?;
+    caught_up(&cluster, &mut running).await?;
+    running.stop().await?;
+    let reader = Consumer::builder().group_id(cluster.name(GROUP));
+    let reader = reader.client(cluster.client(4)).connect(&cluster).await?;
+    let partitions: Vec<_> = (0..4).map(|p| cluster.partition("in", p)).collect();
+    for (partition, committed) in reader.committed(&partitions).await? {
+        let committed = committed.context("committed")?;
+        let place = (committed.offset, committed.leader_epoch);
+        assert_eq!(place, (10, Some(0)), "{partition}");
+    }
     Ok(())
 }
 
