@@ -132,6 +132,8 @@ impl Broker {
                 tracing::warn!("requests are still under way: their connections are cut");
             }
             node.advance(Stage::Stopped);
+            // A change of topics that has begun goes on without its request: it is done first.
+            let _nothing_changes = node.partitions.lock_changes().await;
             let (directory, now_ms) = (node.directory.clone(), node.now_ms());
             node.config
                 .placement

@@ -35,6 +35,7 @@ mod broker_settings;
 mod clock;
 mod config;
 mod connection;
+mod deletion;
 mod dispatch;
 mod error;
 mod fetch_sessions;

@@ -1,7 +1,8 @@
-//! The topics that are served, by name and by id, and how topics come, change and go.
+//! The topics that are served, by name and by id, and how topics come and change.
 //!
 //! Invariants: a topic is in the table only after the directory has it durably, and leaves it, with
-//! what groups committed for it, once the directory has it no more.
+//! what groups committed for it, once the directory has it no more; a change that has begun is done
+//! in the directory and in the table, whether or not its request is cut meanwhile.
 //! Never: changed by two requests at once (one catalogue lock around the disk work).
 
 use crate::node::Node;
@@ -10,12 +11,13 @@ use crate::pattern::Pattern;
 use crate::refused::Refused;
 use crate::sync_loop::SyncLoop;
 use crate::{BrokerError, Clock, topic_settings};
-use millstream_log::{LogDirectory, LogError, NewTopic, Outcomes, Topic};
+use millstream_log::{LogError, NewTopic, Outcomes, Topic};
 use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use tokio::sync::OwnedMutexGuard;
 
 /// More partitions than this in one topic are refused: each one is a folder with open files.
 pub(crate) const PARTITIONS_MAX: i32 = 10_000;
@@ -62,7 +64,7 @@ pub(crate) struct PartitionTable {
     topics: RwLock<Topics>,
     version: AtomicU64,
     resolved: Mutex<Resolved>,
-    change: tokio::sync::Mutex<()>,
+    change: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +76,7 @@ struct Topics {
 impl PartitionTable {
     /// A table of what the directory holds.
     pub(crate) fn new(topics: Vec<Topic>, sync: Arc<SyncLoop>, clock: Clock) -> Self {
-        let change = tokio::sync::Mutex::new(());
+        let change = Arc::new(tokio::sync::Mutex::new(()));
         let table = Self {
             sync,
             clock,
@@ -89,9 +91,9 @@ impl PartitionTable {
         table
     }
 
-    /// Held while the directory's catalogue changes.
-    pub(crate) async fn lock_changes(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.change.lock().await
+    /// Held while the directory's catalogue changes, by whoever does that.
+    pub(crate) async fn lock_changes(&self) -> OwnedMutexGuard<()> {
+        self.change.clone().lock_owned().await
     }
 
     /// The topic of that name.
@@ -175,7 +177,7 @@ impl PartitionTable {
         entry
     }
 
-    fn remove(&self, name: &str) -> Option<Arc<TopicEntry>> {
+    pub(crate) fn remove(&self, name: &str) -> Option<Arc<TopicEntry>> {
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         let entry = topics.by_name.remove(name)?;
         topics.by_id.remove(&entry.id);
@@ -198,12 +200,18 @@ impl Node {
         self: &Arc<Self>,
         topics: Vec<NewTopic>,
     ) -> Vec<Result<Arc<TopicEntry>, ErrorCode>> {
-        let _one_at_a_time = self.partitions.lock_changes().await;
+        let changing = self.partitions.lock_changes().await;
         let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
-        let create = move |directory: &LogDirectory| directory.create_topics(topics);
-        let created = self.in_directory(&names, create).await.into_iter();
-        let insert = |topic| self.partitions.insert(topic);
-        created.map(|created| created.map(insert)).collect()
+        if let Err(code) = self.forget_older_topics(&names).await {
+            return names.iter().map(|_| Err(code)).collect();
+        }
+        let create = move |node: &Node| {
+            let created = node.directory.create_topics(topics)?;
+            node.serve_topics(created)
+        };
+        let created = self.in_directory(changing, &names, create).await;
+        self.erase_deleted();
+        created
     }
 
     /// Gives a topic the settings that `change` makes of its own ones; with `validate_only` nothing
@@ -214,7 +222,7 @@ impl Node {
         validate_only: bool,
         change: impl FnOnce(&BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refused>,
     ) -> Result<(), Refused> {
-        let _one_at_a_time = self.partitions.lock_changes().await;
+        let changing = self.partitions.lock_changes().await;
         let entry = self.partitions.topic(name);
         let entry = entry.ok_or_else(|| Refused::unknown_topic(name))?;
         let configs = change(&entry.configs)?;
@@ -228,18 +236,14 @@ impl Node {
         if validate_only || configs == entry.configs {
             return Ok(());
         }
-        let names = [name.to_owned()];
-        let alter = move |directory: &LogDirectory| {
-            let [name] = &names;
-            directory
-                .alter_topic(name, configs)
-                .map(|topic| vec![Ok(topic)])
+        let owned = name.to_owned();
+        let alter = move |node: &Node| {
+            let altered = node.directory.alter_topic(&owned, configs)?;
+            node.serve_topics(vec![Ok(altered)])
         };
-        let altered = self.in_directory(&[name.to_owned()], alter).await;
-        for altered in altered {
-            self.partitions.insert(altered.map_err(Refused::failed)?);
-        }
-        Ok(())
+        let altered = self.in_directory(changing, &[name.to_owned()], alter).await;
+        let altered: Result<Vec<_>, ErrorCode> = altered.into_iter().collect();
+        altered.map(drop).map_err(Refused::failed)
     }
 
     /// Whether a topic can grow to `total` partitions.
@@ -268,83 +272,43 @@ impl Node {
         self: &Arc<Self>,
         totals: Vec<(String, i32)>,
     ) -> Vec<Result<(), Refused>> {
-        let _one_at_a_time = self.partitions.lock_changes().await;
+        let changing = self.partitions.lock_changes().await;
         let names: Vec<String> = totals.iter().map(|(name, _)| name.clone()).collect();
-        let grow = move |directory: &LogDirectory| directory.grow_topics(&totals);
-        let grown = self.in_directory(&names, grow).await.into_iter();
-        let insert = |topic| {
-            self.partitions.insert(topic);
+        let grow = move |node: &Node| {
+            let grown = node.directory.grow_topics(&totals)?;
+            node.serve_topics(grown)
         };
-        let grown = grown.map(|grown| grown.map(insert).map_err(Refused::failed));
-        grown.collect()
-    }
-
-    /// Deletes topics with all their data, each with an answer of its own; one that is given with
-    /// its id only if that is the one that has the name by then. After an error a topic is served
-    /// as before.
-    pub(crate) async fn delete_topics(
-        self: &Arc<Self>,
-        topics: Vec<(String, Option<Uuid>)>,
-    ) -> Vec<Result<(), ErrorCode>> {
-        let _one_at_a_time = self.partitions.lock_changes().await;
-        let names: Vec<String> = topics.iter().map(|(name, _)| name.clone()).collect();
-        let delete = move |directory: &LogDirectory| directory.delete_identified_topics(&topics);
-        let outcomes = self.in_directory(&names, delete).await;
-        let deleted = names.iter().zip(&outcomes);
-        let deleted: BTreeSet<&str> = deleted
-            .filter_map(|(name, outcome)| outcome.is_ok().then_some(name.as_str()))
-            .collect();
-        if deleted.is_empty() {
-            return outcomes;
-        }
-        for entry in deleted
-            .iter()
-            .filter_map(|name| self.partitions.remove(name))
-        {
-            for partition in &entry.partitions {
-                // Whoever waits for records of it has waited long enough.
-                partition.wake();
-            }
-        }
-        self.groups.forget_topics(&deleted, self.now_ms());
+        let grown = self.in_directory(changing, &names, grow).await;
         self.erase_deleted();
-        outcomes
+        let grown = grown.into_iter();
+        grown
+            .map(|grown| grown.map(drop).map_err(Refused::failed))
+            .collect()
     }
 
-    /// Removes the files of deleted topics, with nobody waiting for it.
-    fn erase_deleted(self: &Arc<Self>) {
-        let (directory, placement) = (self.directory.clone(), self.config.placement);
-        self.spawn(async move {
-            match placement.blocking(move || directory.erase_deleted()).await {
-                Ok(Ok(()) | Err(LogError::Closed)) => {}
-                Ok(Err(error)) => tracing::error!(%error, "files of deleted topics stay"),
-                Err(error) => tracing::error!(%error, "files of deleted topics stay"),
-            }
-        });
-    }
-
-    /// Changes topics in the directory; an answer for each of these.
-    async fn in_directory<T: Send + 'static>(
-        &self,
+    /// Changes topics in the directory and in the table; an answer for each of these. It is done to
+    /// its end also when who asked for it is gone by then.
+    pub(crate) async fn in_directory<T: Send + 'static>(
+        self: &Arc<Self>,
+        changing: OwnedMutexGuard<()>,
         names: &[String],
-        change: impl FnOnce(&LogDirectory) -> Outcomes<T> + Send + 'static,
+        change: impl FnOnce(&Node) -> Outcomes<T> + Send + 'static,
     ) -> Vec<Result<T, ErrorCode>> {
         if names.is_empty() {
             return Vec::new();
         }
-        let directory = self.directory.clone();
-        let placement = self.config.placement;
-        let changed = placement.blocking(move || change(&directory)).await;
+        let node = self.clone();
+        let change = move || {
+            let _one_at_a_time = changing;
+            change(&node)
+        };
+        let changed = self.config.placement.blocking(change).await;
         let for_each = |code| names.iter().map(|_| Err(code)).collect();
         match changed {
             Ok(Ok(outcomes)) => {
                 let outcomes = names.iter().zip(outcomes);
-                let outcomes = outcomes.map(|(name, outcome)| {
-                    outcome.map_err(|error| {
-                        tracing::error!(topic = name, %error, "topic not changed");
-                        error.error_code()
-                    })
-                });
+                let outcomes = outcomes
+                    .map(|(name, outcome)| outcome.map_err(|error| not_changed(name, &error)));
                 outcomes.collect()
             }
             Ok(Err(error)) => {
@@ -353,6 +317,15 @@ impl Node {
             }
             Err(error) => for_each(error.error_code()),
         }
+    }
+
+    /// Serves what the directory has made.
+    fn serve_topics(&self, outcomes: Vec<Result<Topic, LogError>>) -> Outcomes<Arc<TopicEntry>> {
+        let insert = |topic| self.partitions.insert(topic);
+        Ok(outcomes
+            .into_iter()
+            .map(|outcome| outcome.map(insert))
+            .collect())
     }
 
     /// Creates one of the coordinators' topics unless it is there.
@@ -379,6 +352,16 @@ impl Node {
                 reason: format!("{name} cannot be created: {code}"),
             })
     }
+}
+
+/// Says in the log why a topic was not changed. What clients cause at will is no error of ours.
+fn not_changed(topic: &str, error: &LogError) -> ErrorCode {
+    let code = error.error_code();
+    match code {
+        ErrorCode::KAFKA_STORAGE_ERROR => tracing::error!(topic, %error, "topic not changed"),
+        _ => tracing::debug!(topic, %error, "topic not changed"),
+    }
+    code
 }
 
 /// Whether a topic belongs to a coordinator.

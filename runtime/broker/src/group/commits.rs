@@ -8,7 +8,7 @@
 //!
 //! Never: answers a commit itself; the handler waits for the position that it gets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use millstream_log::{AppendOrigin, failpoint};
 use millstream_protocol::{ErrorCode, ProducerStamp, Uuid};
@@ -338,28 +338,6 @@ impl Coordinator {
         }
         Ok(())
     }
-
-    /// Topics were deleted: what groups committed for them says nothing about new ones of their
-    /// names.
-    pub(crate) fn forget_topics(&self, names: &BTreeSet<&str>, now_ms: i64) {
-        for shard in self.shards().unwrap_or_default() {
-            let mut state = shard.lock();
-            let ids: Vec<String> = state.offsets.groups().map(str::to_owned).collect();
-            for group_id in ids {
-                let mut partitions = partitions_of(&state, &group_id);
-                partitions.retain(|(topic, _)| names.contains(topic.as_str()));
-                for chunk in partitions.chunks(TOMBSTONES_MAX) {
-                    let tombstones = tombstones(&group_id, chunk);
-                    if shard.append(&mut state, &tombstones, now_ms).is_err() {
-                        return;
-                    }
-                    for (topic, partition) in chunk {
-                        state.offsets.remove(&group_id, topic, *partition);
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// Most tombstones in one batch.
@@ -478,7 +456,7 @@ fn differs(committed_for: Uuid, asked_for: Uuid) -> bool {
     committed_for != Uuid::ZERO && asked_for != Uuid::ZERO && committed_for != asked_for
 }
 
-fn partitions_of(state: &ShardState, group_id: &str) -> Vec<(String, i32)> {
+pub(super) fn partitions_of(state: &ShardState, group_id: &str) -> Vec<(String, i32)> {
     let topics = state.offsets.partitions(group_id).into_iter();
     let partitions = topics.flat_map(|(topic, partitions)| {
         partitions

@@ -1,13 +1,13 @@
-//! Single offsets of a group, deleted on an administrator's word.
+//! Offsets of groups, deleted on an administrator's word or with their topics.
 //!
 //! Invariants: memory loses an offset only after its tombstone is in the log.
-//! Never: takes an offset of a topic that members of the group read.
+//! Never: takes an offset of a topic that members of the group read, unless the topic is gone.
 
 use std::collections::BTreeSet;
 
 use millstream_protocol::ErrorCode;
 
-use super::commits::{TOMBSTONES_MAX, tombstones};
+use super::commits::{TOMBSTONES_MAX, partitions_of, tombstones};
 use super::coordinator::Coordinator;
 use super::machine::Group;
 use super::shard::append_error;
@@ -18,6 +18,36 @@ use crate::node::Node;
 const CONSUMER: &str = "consumer";
 
 impl Coordinator {
+    /// There are no topics of these names: what groups committed says nothing about later ones.
+    /// Returns the journal position that must be durable before that is certain, unless there was
+    /// nothing to forget. After an error a part is forgotten.
+    pub(crate) fn forget_topics(
+        &self,
+        names: &BTreeSet<&str>,
+        now_ms: i64,
+    ) -> Result<Option<u64>, ErrorCode> {
+        let mut position = None;
+        for shard in self.shards().unwrap_or_default() {
+            let mut state = shard.lock();
+            let offsets = &state.offsets;
+            let has_some = |group: &&str| names.iter().any(|name| offsets.has_topic(group, name));
+            let groups = offsets.groups().filter(has_some).map(str::to_owned);
+            let groups: Vec<String> = groups.collect();
+            for group_id in groups {
+                let mut partitions = partitions_of(&state, &group_id);
+                partitions.retain(|(topic, _)| names.contains(topic.as_str()));
+                for chunk in partitions.chunks(TOMBSTONES_MAX) {
+                    shard.append(&mut state, &tombstones(&group_id, chunk), now_ms)?;
+                    for (topic, partition) in chunk {
+                        state.offsets.remove(&group_id, topic, *partition);
+                    }
+                    position = position.max(Some(state.position));
+                }
+            }
+        }
+        Ok(position)
+    }
+
     /// OffsetDelete: forgets these partitions' offsets, but for topics that members read. Returns
     /// those topics, and the journal position that must be durable before the answer.
     pub(crate) fn delete_offsets(

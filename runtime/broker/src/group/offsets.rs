@@ -185,6 +185,14 @@ impl Offsets {
         self.groups.keys().map(String::as_str)
     }
 
+    /// Whether the group has offsets of the topic, committed or pending.
+    pub(crate) fn has_topic(&self, group: &str, topic: &str) -> bool {
+        let offsets = self.groups.get(group);
+        offsets.is_some_and(|offsets| {
+            offsets.committed.contains_key(topic) || offsets.pending.contains_key(topic)
+        })
+    }
+
     /// The committed offsets of a group, by topic and partition.
     pub(crate) fn committed<'a>(
         &'a self,

@@ -136,7 +136,8 @@ impl LogDirectory {
     }
 
     /// Whether there is something for `erase_deleted`: also a creation may leave it.
-    pub fn must_erase(&self) -> bool {
+    #[cfg(test)]
+    pub(super) fn must_erase(&self) -> bool {
         !lock(&self.inner.structure).retired.directories.is_empty()
     }
 

@@ -5,6 +5,7 @@
 
 mod compaction;
 mod consumer;
+mod deleted_topics;
 mod deletion;
 mod load;
 mod membership;
