@@ -36,6 +36,9 @@ pub(crate) async fn handle(
     _context: &RequestContext,
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
+    if partitions_asked_for(node, &request) > i64::from(PARTITIONS_MAX) {
+        return too_many(node, request);
+    }
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
     for topic in &request.topics {
@@ -64,6 +67,32 @@ pub(crate) async fn handle(
         topics: answers
             .map(|(name, outcome)| answer(node, name, outcome))
             .collect(),
+        ..Default::default()
+    }
+}
+
+/// How many partitions the whole request asks for.
+fn partitions_asked_for(node: &Node, request: &CreateTopicsRequest) -> i64 {
+    let counts = request.topics.iter().map(|topic| {
+        let assigned = i64::try_from(topic.assignments.len()).unwrap_or(i64::MAX);
+        match (assigned, topic.num_partitions) {
+            (0, -1) => i64::from(node.config.num_partitions),
+            (0, count) => i64::from(count.max(0)),
+            (assigned, _) => assigned,
+        }
+    });
+    counts.fold(0, i64::saturating_add)
+}
+
+fn too_many(node: &Node, request: CreateTopicsRequest) -> CreateTopicsResponse {
+    let names: BTreeSet<String> = request.topics.into_iter().map(|topic| topic.name).collect();
+    let refused = |name| {
+        let message = "Excessively large number of partitions per request.";
+        let refused = refused(ErrorCode::POLICY_VIOLATION, message);
+        answer(node, name, Err(refused))
+    };
+    CreateTopicsResponse {
+        topics: names.into_iter().map(refused).collect(),
         ..Default::default()
     }
 }

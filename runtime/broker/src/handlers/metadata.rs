@@ -9,7 +9,7 @@
 use super::{CLUSTER_OPERATIONS, LEADER_EPOCH, TOPIC_OPERATIONS};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
-use crate::topics::{TopicEntry, invalid_topic_name, is_internal};
+use crate::topics::{PARTITIONS_MAX, TopicEntry, invalid_topic_name, is_internal};
 use millstream_log::NewTopic;
 use millstream_protocol::messages::metadata::{
     MetadataRequestTopic, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
@@ -79,16 +79,19 @@ pub(crate) async fn handle(
     }
 }
 
-/// Creates the topics that are missing, all at once; those that cannot be, with the reason.
+/// Creates the topics that are missing, all at once; those that cannot be, with the reason. Where
+/// they are more than a request may create, the rest is left to the next request.
 async fn create_missing(
     node: &Arc<Node>,
     asked: &[MetadataRequestTopic],
 ) -> BTreeMap<String, ErrorCode> {
     let names = asked.iter().filter(|topic| topic.topic_id == Uuid::ZERO);
     let names = names.filter_map(|topic| topic.name.as_deref());
+    let created_max = (PARTITIONS_MAX / node.config.num_partitions.max(1)) as usize;
     let missing: Vec<NewTopic> = names
         .filter(|name| node.partitions.topic(name).is_none())
         .filter(|name| invalid_topic_name(name).is_none() && !is_internal(name))
+        .take(created_max.max(1))
         .map(|name| NewTopic {
             name: name.to_owned(),
             partitions: node.config.num_partitions,

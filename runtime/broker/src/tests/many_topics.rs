@@ -210,3 +210,74 @@ async fn a_deletion_by_id_that_waits_leaves_a_later_topic_of_that_name_alone() {
     assert_eq!(late, [Err(ErrorCode::UNKNOWN_TOPIC_ID)]);
     assert_eq!(delete(Some(second)).await, [Ok(())]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_too_many_partitions_creates_none() {
+    let (_storage, broker, mut client) = begin().await;
+    let topic = |name: &str, num_partitions| CreatableTopic {
+        name: name.to_owned(),
+        num_partitions,
+        replication_factor: -1,
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest {
+        topics: vec![topic("a", 9_999), topic("b", -1), topic("c", 1)],
+        validate_only: true,
+        ..Default::default()
+    };
+    let answer = client.ask(7, request.clone()).await.topics;
+    assert_eq!(answer.len(), 3);
+    for topic in answer {
+        assert_eq!(topic.error_code, ErrorCode::POLICY_VIOLATION);
+        let message = topic.error_message.unwrap_or_default();
+        assert_eq!(
+            message,
+            "Excessively large number of partitions per request."
+        );
+    }
+    let fewer = CreateTopicsRequest {
+        topics: request.topics[..2].to_vec(),
+        ..request
+    };
+    let answer = client.ask(7, fewer).await.topics;
+    assert!(answer.iter().all(|topic| topic.error_code.is_ok()));
+    assert!(broker.node().partitions.topic("a").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_creates_no_more_at_once_than_a_request_may() {
+    let config = crate::BrokerConfig {
+        num_partitions: 6_000,
+        ..config()
+    };
+    let storage = std::sync::Arc::new(FaultyStorage::new());
+    let broker = Broker::open(storage, config).await.expect("opens");
+    let mut client = Client::connect(&broker);
+    let asked = ["a", "b"].map(str::to_owned);
+    let later = (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, 0);
+    let whole = (ErrorCode::NONE, 6_000);
+    assert_eq!(describe(&mut client, &asked).await, [whole, later]);
+    assert_eq!(describe(&mut client, &asked).await, [whole, whole]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_creation_that_failed_leaves_is_removed_without_a_restart() {
+    let (storage, _broker, mut client) = begin().await;
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "b-1/".to_owned(),
+        after: 0,
+        error: std::io::ErrorKind::Other,
+    });
+    let asked = ["a", "b"].map(str::to_owned);
+    let failed = ErrorCode::KAFKA_STORAGE_ERROR;
+    let created = create(&mut client, &asked).await;
+    assert_eq!(created, [ErrorCode::NONE, failed]);
+    // The broker is idle when time moves.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let left = storage.list(Path::new("")).expect("listed");
+    let left = left
+        .iter()
+        .filter(|name| name.contains('~') || name.starts_with("b-"));
+    assert_eq!(left.count(), 0);
+}
