@@ -1,14 +1,24 @@
 //! Transactions that hang: open where their records are, and unknown to every coordinator.
 //!
+//! "Unknown" is what no coordinator says, so care is taken that all of them speak: a transaction
+//! that is taken for a hanging one, and aborted, while its producer goes on is torn in two.
+//!
+//! ```text
+//! open, and silent for long enough ─▶ twice: all coordinators are there, none lists it ─▶ still open
+//! ```
+//!
 //! Invariants: a partition is looked at before the coordinators are asked and once more after that,
 //! so what begins or ends meanwhile is not taken for one that hangs; a coordinator knows of a
-//! partition before it gets records, and until it has its marker.
+//! partition before it gets records, and until it has its marker; nothing is said while a partition
+//! of the coordinators has no leader.
 //! Never: ends anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Context as _;
 use millstream::TopicPartition;
 use millstream::client::Admin;
+use millstream::formats::protocol::ErrorCode;
 use millstream::formats::protocol::messages::describe_producers::ProducerState;
 
 /// A transaction that is open in a partition.
@@ -23,16 +33,41 @@ pub(crate) struct Open {
     pub(crate) last_timestamp: i64,
 }
 
-/// Those that hang in one topic, or in any.
-pub(crate) async fn find(admin: &Admin, topic: Option<&str>) -> anyhow::Result<Vec<Open>> {
-    let partitions = partitions(admin, topic).await?;
-    let seen = open(admin, &partitions).await?;
+/// Where coordinators keep what they know.
+const COORDINATORS: &str = "__transaction_state";
+/// How often all coordinators are asked: one that takes over from another is not silent twice.
+const LOOKS: u32 = 2;
+
+/// Those that hang in these partitions, of producers that wrote nothing since `silent_since_ms`.
+///
+/// # Errors
+/// Where a coordinator, or the leader of a partition, cannot be asked.
+pub(crate) async fn find(
+    admin: &Admin,
+    partitions: &[TopicPartition],
+    silent_since_ms: i64,
+) -> anyhow::Result<Vec<Open>> {
+    let coordinators = of_topic(admin, COORDINATORS).await?;
+    let mut seen = open(admin, partitions).await?;
+    seen.retain(|found| found.last_timestamp < silent_since_ms);
     if seen.is_empty() {
         return Ok(seen);
     }
-    let held = held(admin, &seen).await?;
-    let still = open(admin, &partitions).await?;
-    Ok(hanging(seen, &held, &still))
+    let mut known = Held::new();
+    for _ in 0..LOOKS {
+        all_led(admin, &coordinators).await?;
+        known.extend(held(admin, &seen).await?);
+    }
+    all_led(admin, &coordinators).await?;
+    let still = open(admin, partitions).await?;
+    Ok(hanging(seen, &known, &still))
+}
+
+/// The ids of coordinators that are not there are in no list.
+async fn all_led(admin: &Admin, coordinators: &[TopicPartition]) -> anyhow::Result<()> {
+    let led = admin.describe_producers(coordinators).await;
+    led.map(drop)
+        .context("the coordinators are not all there, so nobody can say what hangs: try again")
 }
 
 /// A producer and a partition of its transaction, as its coordinator knows them.
@@ -51,19 +86,26 @@ fn hanging(mut seen: Vec<Open>, held: &Held, still: &[Open]) -> Vec<Open> {
     seen
 }
 
-async fn partitions(admin: &Admin, topic: Option<&str>) -> anyhow::Result<Vec<TopicPartition>> {
-    let topics = match topic {
-        Some(name) => vec![admin.topic(name).await?],
-        None => admin.topics().await?,
-    };
-    let of = |name: &str, count| {
-        let name = name.to_owned();
-        (0..count).map(move |partition| TopicPartition::new(name.as_str(), partition))
-    };
-    let all = topics
-        .iter()
-        .flat_map(|found| of(&found.name, found.partitions));
-    Ok(all.collect())
+/// The partitions of one topic, or of all.
+pub(crate) async fn partitions(
+    admin: &Admin,
+    topic: Option<&str>,
+) -> anyhow::Result<Vec<TopicPartition>> {
+    if let Some(name) = topic {
+        return of_topic(admin, name).await;
+    }
+    let mut all = Vec::new();
+    for found in admin.topics().await? {
+        let of = |partition| TopicPartition::new(found.name.as_str(), partition);
+        all.extend((0..found.partitions).map(of));
+    }
+    Ok(all)
+}
+
+async fn of_topic(admin: &Admin, name: &str) -> anyhow::Result<Vec<TopicPartition>> {
+    let found = admin.topic(name).await?;
+    let of = |partition| TopicPartition::new(name, partition);
+    Ok((0..found.partitions).map(of).collect())
 }
 
 async fn open(admin: &Admin, partitions: &[TopicPartition]) -> anyhow::Result<Vec<Open>> {
@@ -91,7 +133,11 @@ async fn held(admin: &Admin, open: &[Open]) -> anyhow::Result<Held> {
         if !open.iter().any(|found| found.producer_id == id.producer_id) {
             continue;
         }
-        let found = admin.describe_transaction(&id.transactional_id).await?;
+        let found = match admin.describe_transaction(&id.transactional_id).await {
+            // It has expired since it was listed, so it has no transaction.
+            Err(error) if error.code() == Some(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND) => continue,
+            found => found?,
+        };
         for topic in found.topics {
             held.extend(topic.partitions.into_iter().map(|partition| {
                 let partition = TopicPartition::new(topic.topic.as_str(), partition);

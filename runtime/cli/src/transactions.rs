@@ -41,11 +41,16 @@ enum Action {
     },
     /// List transactions that are open in a partition and that no coordinator knows of
     ///
-    /// Readers of committed records wait at them for ever; `transactions abort-hanging` ends one.
+    /// Readers of committed records wait at them for ever; `transactions abort-hanging` ends one. It
+    /// takes a principal that may describe every transactional id: brokers leave out the others
+    /// without a word.
     FindHanging {
         /// Only in this topic
         #[arg(long, value_name = "NAME")]
         topic: Option<String>,
+        /// Only of producers whose last record is older than this
+        #[arg(long, value_name = "MINUTES", default_value_t = SILENT_MINUTES)]
+        max_transaction_timeout: u32,
     },
     /// Abort the open transaction of a transactional id. Its present holder is fenced and stops
     /// with an error
@@ -55,9 +60,8 @@ enum Action {
     },
     /// Abort a transaction that hangs in one partition because its coordinator has forgotten it
     ///
-    /// `transactions find-hanging` lists them, and where they begin. Make sure first that no
-    /// producer is still at work on this one (`transactions list`): the marker goes past the
-    /// coordinator.
+    /// `transactions find-hanging` lists them, and where they begin. The marker goes past the
+    /// coordinator, so one that `find-hanging` does not list is not aborted, unless --force is given.
     AbortHanging {
         /// Name of the topic
         topic: String,
@@ -66,7 +70,20 @@ enum Action {
         /// Offset of the transaction's first record in this partition
         #[arg(long, value_name = "OFFSET")]
         start_offset: i64,
+        /// Abort it although a coordinator may know of it, or its producer may be at work: that tears
+        /// a transaction in two
+        #[arg(long)]
+        force: bool,
     },
+}
+
+/// The longest that brokers let a transaction be open, unless they are told otherwise
+/// (`transaction.max.timeout.ms`).
+const SILENT_MINUTES: u32 = 15;
+
+/// The time before which a producer's last record has to be.
+fn minutes_ago(minutes: u32) -> i64 {
+    client_config().clock.now_ms() - i64::from(minutes) * 60_000
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -80,8 +97,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Action::Producers { topic, partition } => {
             producers(&admin, &TopicPartition::new(topic, partition), &mut output).await?;
         }
-        Action::FindHanging { topic } => {
-            find_hanging(&admin, topic.as_deref(), &mut output).await?;
+        Action::FindHanging {
+            topic,
+            max_transaction_timeout,
+        } => {
+            let since = minutes_ago(max_transaction_timeout);
+            find_hanging(&admin, topic.as_deref(), since, &mut output).await?;
         }
         Action::Abort { transactional_id } => {
             abort(
@@ -96,8 +117,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             topic,
             partition,
             start_offset,
+            force,
         } => {
             let partition = TopicPartition::new(topic, partition);
+            if !force {
+                hangs(&admin, &partition, start_offset).await?;
+            }
             abort_hanging(&admin, &partition, start_offset, &mut output).await?;
         }
     }
@@ -235,8 +260,10 @@ async fn abort(
 async fn find_hanging(
     admin: &Admin,
     topic: Option<&str>,
+    silent_since_ms: i64,
     output: &mut Output,
 ) -> anyhow::Result<()> {
+    let partitions = hanging::partitions(admin, topic).await?;
     let mut table = Table::new(&[
         "topic",
         "partition",
@@ -245,7 +272,7 @@ async fn find_hanging(
         "epoch",
         "last timestamp",
     ]);
-    for found in hanging::find(admin, topic).await? {
+    for found in hanging::find(admin, &partitions, silent_since_ms).await? {
         table.row(vec![
             found.partition.topic.to_string(),
             found.partition.partition.to_string(),
@@ -257,6 +284,20 @@ async fn find_hanging(
     }
     table.print(output)?;
     Ok(())
+}
+
+/// Complains of a transaction that is not known to hang.
+async fn hangs(admin: &Admin, partition: &TopicPartition, start_offset: i64) -> anyhow::Result<()> {
+    let since = minutes_ago(SILENT_MINUTES);
+    let found = hanging::find(admin, std::slice::from_ref(partition), since).await?;
+    if found.iter().any(|found| found.start_offset == start_offset) {
+        return Ok(());
+    }
+    bail!(
+        "no transaction that hangs in {partition} begins at {start_offset}: a coordinator knows of \
+         it, or its producer wrote within {SILENT_MINUTES} minutes; see `millstream transactions \
+         find-hanging` and `producers`, or give --force"
+    )
 }
 
 async fn abort_hanging(

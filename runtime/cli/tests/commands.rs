@@ -435,7 +435,13 @@ async fn open_transactions_are_aborted_by_id_or_where_they_hang() {
         holders.push(producer);
     }
     assert!(broker.consume("t", &[]).await.is_empty());
-    let found = broker.text(&["transactions", "find-hanging"], "").await;
+    let at_once = [
+        "transactions",
+        "find-hanging",
+        "--max-transaction-timeout",
+        "0",
+    ];
+    let found = broker.text(&at_once, "").await;
     assert_eq!(found.lines().count(), 1, "both are known: {found}");
     broker.text(&["transactions", "abort", "by-id"], "").await;
     let fenced = holders[0].commit().await.unwrap_err().to_string();
@@ -448,6 +454,7 @@ async fn open_transactions_are_aborted_by_id_or_where_they_hang() {
         "0",
         "--start-offset",
         "7",
+        "--force",
     ];
     let refused = failure(&broker.run(&elsewhere, "").await);
     assert!(
@@ -461,7 +468,10 @@ async fn open_transactions_are_aborted_by_id_or_where_they_hang() {
         "0",
         "--start-offset",
         "1",
+        "--force",
     ];
+    let held = failure(&broker.run(&hanging[..6], "").await);
+    assert!(held.contains("a coordinator knows of it"), "{held}");
     broker.text(&hanging, "").await;
     let producers = broker
         .text(&["transactions", "producers", "t", "0"], "")
