@@ -5,9 +5,9 @@
 //!  end:   stop feeding ─▶ the job goes on to the ends ─▶ oracle and invariants
 //! ```
 //!
-//! Invariants: a kill counts only where the group's offsets have moved since the one before; none of
-//! them ever goes back; in the end no transaction is open; which kills there are follows from the
-//! seed.
+//! Invariants: a kill counts only where the group's offsets have moved since the one before; none
+//! of them ever goes back; in the end no transaction is open; which kills there are follows from
+//! the seed.
 //! Never: waits without a bound.
 
 use std::collections::BTreeMap;

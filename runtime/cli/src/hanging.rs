@@ -4,7 +4,7 @@
 //! that is taken for a hanging one, and aborted, while its producer goes on is torn in two.
 //!
 //! ```text
-//! open, and silent for long enough ─▶ twice: all coordinators are there, none lists it ─▶ still open
+//! open, and silent for long ─▶ twice: all coordinators are there, none lists it ─▶ still open
 //! ```
 //!
 //! Invariants: a partition is looked at before the coordinators are asked and once more after that,

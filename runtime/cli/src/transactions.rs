@@ -41,9 +41,9 @@ enum Action {
     },
     /// List transactions that are open in a partition and that no coordinator knows of
     ///
-    /// Readers of committed records wait at them for ever; `transactions abort-hanging` ends one. It
-    /// takes a principal that may describe every transactional id: brokers leave out the others
-    /// without a word.
+    /// Readers of committed records wait at them for ever; `transactions abort-hanging` ends one.
+    /// It takes a principal that may describe every transactional id: brokers leave out the
+    /// others without a word.
     FindHanging {
         /// Only in this topic
         #[arg(long, value_name = "NAME")]
@@ -61,7 +61,8 @@ enum Action {
     /// Abort a transaction that hangs in one partition because its coordinator has forgotten it
     ///
     /// `transactions find-hanging` lists them, and where they begin. The marker goes past the
-    /// coordinator, so one that `find-hanging` does not list is not aborted, unless --force is given.
+    /// coordinator, so one that `find-hanging` does not list is not aborted, unless --force is
+    /// given.
     AbortHanging {
         /// Name of the topic
         topic: String,
@@ -70,8 +71,8 @@ enum Action {
         /// Offset of the transaction's first record in this partition
         #[arg(long, value_name = "OFFSET")]
         start_offset: i64,
-        /// Abort it although a coordinator may know of it, or its producer may be at work: that tears
-        /// a transaction in two
+        /// Abort it although a coordinator may know of it, or its producer may be at work: that
+        /// tears a transaction in two
         #[arg(long)]
         force: bool,
     },
