@@ -447,29 +447,14 @@ async fn open_transactions_are_aborted_by_id_or_where_they_hang() {
     let fenced = holders[0].commit().await.unwrap_err().to_string();
     assert!(fenced.contains("by-id"), "{fenced}");
 
-    let elsewhere = [
-        "transactions",
-        "abort-hanging",
-        "t",
-        "0",
-        "--start-offset",
-        "7",
-        "--force",
-    ];
+    let abort = ["transactions", "abort-hanging", "t", "0", "--start-offset"];
+    let elsewhere = [&abort[..], &["7", "--force"]].concat();
     let refused = failure(&broker.run(&elsewhere, "").await);
     assert!(
         refused.contains("no transaction that is open in t-0 begins at 7"),
         "{refused}"
     );
-    let hanging = [
-        "transactions",
-        "abort-hanging",
-        "t",
-        "0",
-        "--start-offset",
-        "1",
-        "--force",
-    ];
+    let hanging = [&abort[..], &["1", "--force"]].concat();
     let held = failure(&broker.run(&hanging[..6], "").await);
     assert!(held.contains("a coordinator knows of it"), "{held}");
     broker.text(&hanging, "").await;
