@@ -2,7 +2,8 @@
 //! last, with nobody waiting for it, their files.
 //!
 //! Invariants: a deletion is answered when it and the end of the offsets are as durable as the mode
-//! promises; no topic is made while offsets of an older one of its name may come back.
+//! promises. Where the power went between the two, what is left of the offsets names the id of a
+//! topic that is gone, and is shown to no reader of a later one.
 //! Never: half done because its request was cut.
 
 use crate::node::Node;
@@ -68,15 +69,6 @@ impl Node {
         Ok(outcomes
             .map(|outcome| outcome.map(|()| forgotten))
             .collect())
-    }
-
-    /// Forgets what groups committed for topics of these names that are gone: the process, or its
-    /// disk, may have ended between the deletion and its tombstones.
-    pub(crate) async fn forget_older_topics(&self, names: &[String]) -> Result<(), ErrorCode> {
-        let names = names.iter().map(String::as_str);
-        let gone = names.filter(|name| self.partitions.topic(name).is_none());
-        let position = self.groups.forget_topics(&gone.collect(), self.now_ms())?;
-        self.forgotten_for_good(position).await
     }
 
     async fn forgotten_for_good(&self, position: Option<u64>) -> Result<(), ErrorCode> {

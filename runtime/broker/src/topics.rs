@@ -202,9 +202,6 @@ impl Node {
     ) -> Vec<Result<Arc<TopicEntry>, ErrorCode>> {
         let changing = self.partitions.lock_changes().await;
         let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
-        if let Err(code) = self.forget_older_topics(&names).await {
-            return names.iter().map(|_| Err(code)).collect();
-        }
         let create = move |node: &Node| {
             let created = node.directory.create_topics(topics)?;
             node.serve_topics(created)

@@ -281,3 +281,35 @@ async fn what_a_creation_that_failed_leaves_is_removed_without_a_restart() {
         .filter(|name| name.contains('~') || name.starts_with("b-"));
     assert_eq!(left.count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn deletions_by_id_and_by_name_that_wait_say_what_is_not_there_any_more() {
+    let (_storage, broker, mut client) = begin().await;
+    let topic_id = client.create_topic("a", 1).await;
+    let by_id = DeleteTopicState {
+        name: None,
+        topic_id,
+    };
+    let held = broker.node().partitions.lock_changes().await;
+    let mut clients = Vec::new();
+    for topic in [by_id.clone(), by_id, named("a")] {
+        let request = DeleteTopicsRequest {
+            topics: vec![topic],
+            ..Default::default()
+        };
+        let mut client = Client::connect(&broker);
+        client.send(6, &request).await;
+        clients.push(client);
+        // The broker is idle when time moves: the request waits.
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    drop(held);
+    let mut codes = Vec::new();
+    for client in &mut clients {
+        let answer = client.receive::<DeleteTopicsRequest>(6).await;
+        codes.push(answer.responses[0].error_code);
+    }
+    let unknown_name = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    let expected = [ErrorCode::NONE, ErrorCode::UNKNOWN_TOPIC_ID, unknown_name];
+    assert_eq!(codes, expected);
+}
