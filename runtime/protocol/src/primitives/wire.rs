@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - flexible versions write lengths as unsigned varint of length + 1, null as 0
+//! - a string that is read has 32,767 bytes at most, in flexible versions as in plain ones
 //! - an array's count times its elements' least size never exceeds the bytes that remain
 //!
 //! Never: recurses on input; nesting is that of the Rust types.
@@ -167,6 +168,14 @@ impl LengthField {
         }
     }
 
+    /// Kafka takes no longer one, whatever would fit into the field.
+    fn longest(self) -> usize {
+        match self {
+            Self::Short => i16::MAX.unsigned_abs().into(),
+            Self::Int => usize::MAX,
+        }
+    }
+
     fn write(
         self,
         what: &'static str,
@@ -210,7 +219,9 @@ impl LengthField {
         };
         let remaining = decoder.remaining();
         match usize::try_from(length) {
-            Ok(count) if count <= remaining / unit_bytes.max(1) => Ok(Some(count)),
+            Ok(count) if count <= self.longest().min(remaining / unit_bytes.max(1)) => {
+                Ok(Some(count))
+            }
             Err(_) if length == -1 => Ok(None),
             _ => Err(DecodeError::Length {
                 what,
@@ -370,5 +381,31 @@ impl<T: Wire> Nullable for Vec<T> {
         }
         decoder.note_reserved(elements.capacity() * size_of::<T>());
         Ok(Some(elements))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_back<T: Wire>(value: &T) -> Result<T, DecodeError> {
+        let form = Form {
+            version: 1,
+            flexible: true,
+        };
+        let mut encoder = Encoder::new();
+        value.write(&mut encoder, form).expect("it has a form");
+        T::read(&mut Decoder::new(encoder.finish()), form)
+    }
+
+    #[test]
+    fn strings_that_kafka_would_not_read_are_refused_in_flexible_versions_too() {
+        for (length, is_read) in [(32_767, true), (32_768, false), (1 << 20, false)] {
+            let text = "a".repeat(length);
+            assert_eq!(read_back(&text).is_ok(), is_read, "{length}");
+            assert_eq!(read_back(&Some(text)).is_ok(), is_read, "{length}");
+        }
+        let bytes = Bytes::from(vec![1; 1 << 20]);
+        assert!(read_back(&bytes).is_ok(), "only strings are limited");
     }
 }
