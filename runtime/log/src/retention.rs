@@ -10,6 +10,7 @@
 use crate::error::LogError;
 use crate::partition::PartitionLog;
 use crate::partition::PartitionState;
+use crate::partition_config::PartitionConfig;
 use crate::segment::Segment;
 use crate::storage::{OpenMode, Storage, read_all, replace_file};
 use std::path::Path;
@@ -49,14 +50,15 @@ pub(crate) fn apply(
 ) -> Result<usize, LogError> {
     state.check_online()?;
     state.tail.age();
+    // Once: what is deleted is decided by settings that were in force together.
+    let config = log.config();
     state
         .producers
-        .expire(now_ms, log.config().producer_id_expiration_ms);
-    if !log.config().delete {
+        .expire(now_ms, config.producer_id_expiration_ms);
+    if !config.delete {
         return Ok(0);
     }
-    let last_stable = state.offsets().last_stable;
-    let count = deletable(log, state, now_ms, last_stable)?;
+    let count = deletable(log, &config, state, now_ms)?;
     if count == state.segments.len() {
         // What is deleted below was the last one, which is not written any longer by then.
         state.roll(log)?;
@@ -72,11 +74,11 @@ pub(crate) fn apply(
 /// How many segments, oldest first, are past their time or in excess of the size.
 fn deletable(
     log: &PartitionLog,
+    config: &PartitionConfig,
     state: &mut PartitionState,
     now_ms: i64,
-    last_stable: i64,
 ) -> Result<usize, LogError> {
-    let config = log.config();
+    let last_stable = state.offsets().last_stable;
     let storage = log.storage();
     let total: u64 = state.segments.iter().map(Segment::size_bytes).sum();
     let mut excess = match u64::try_from(config.retention_bytes) {

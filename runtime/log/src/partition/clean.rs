@@ -12,6 +12,7 @@ use crate::compaction::pass::{self, Cleaned, Source, Sources};
 use crate::compaction::select::{Candidate, SegmentFacts, candidate, first_dirty, must_roll};
 use crate::error::LogError;
 use crate::failpoint;
+use crate::partition_config::PartitionConfig;
 use crate::segment::Segment;
 
 impl PartitionLog {
@@ -27,14 +28,15 @@ impl PartitionLog {
     ) -> Result<Candidate, LogError> {
         let mut state = self.lock();
         state.check_online()?;
-        let facts = state.facts(self)?;
+        let config = self.config();
+        let facts = state.facts(self, &config)?;
         let offsets = state.offsets();
         let from = first_dirty(checkpoint, offsets.log_start, offsets.log_end);
         let mut bound = offsets.last_stable.min(durable_end);
         if durable_end < i64::MAX && !self.durability.is_journaled() {
             bound = bound.min(state.synced_stable);
         }
-        Ok(candidate(&facts, from, bound, &self.config(), now_ms))
+        Ok(candidate(&facts, from, bound, &config, now_ms))
     }
 
     /// Ends the active segment where that lets compaction at its records; says whether it did.
@@ -45,9 +47,10 @@ impl PartitionLog {
     ) -> Result<bool, LogError> {
         self.change(|state| {
             state.check_online()?;
-            let facts = state.facts(self)?;
+            let config = self.config();
+            let facts = state.facts(self, &config)?;
             let from = first_dirty(checkpoint, state.log_start, state.log_end);
-            let rolls = must_roll(&facts, from, &self.config(), now_ms);
+            let rolls = must_roll(&facts, from, &config, now_ms);
             if rolls {
                 state.roll(self)?;
             }
@@ -196,11 +199,16 @@ impl PartitionLog {
 }
 
 impl PartitionState {
-    fn facts(&mut self, log: &PartitionLog) -> Result<Vec<SegmentFacts>, LogError> {
+    /// What these settings ask for of the segments; they judge it, too.
+    fn facts(
+        &mut self,
+        log: &PartitionLog,
+        config: &PartitionConfig,
+    ) -> Result<Vec<SegmentFacts>, LogError> {
         let storage = log.storage();
-        let needs_first = log.config().max_compaction_lag_ms < i64::MAX;
+        let needs_first = config.max_compaction_lag_ms < i64::MAX;
         // Indexes that nobody asks for are not read: most logs have nothing to clean.
-        let needs_largest = log.config().min_compaction_lag_ms > 0;
+        let needs_largest = config.min_compaction_lag_ms > 0;
         let mut facts = Vec::with_capacity(self.segments.len());
         for segment in &mut self.segments {
             facts.push(SegmentFacts {

@@ -654,3 +654,34 @@ fn the_segment_that_retention_has_made_the_first_never_goes_as_a_whole() {
     assert!(log.swap_in(&sources.segments[2..3], None).unwrap());
     assert_eq!(shown(&log, Isolation::LogEnd), ["1 b=1"]);
 }
+
+#[test]
+fn what_can_be_cleaned_is_judged_by_the_settings_that_said_what_to_look_at() {
+    let storage = HookedStorage::new(MemoryStorage::new(), Moment::AfterRead, "orders-0");
+    let young = PartitionConfig {
+        min_compaction_lag_ms: 1_000,
+        max_compaction_lag_ms: 1_000_000,
+        ..compacted()
+    };
+    let open = |recovery| {
+        let setup = setup(Arc::new(storage.clone()), recovery);
+        let config = young.clone();
+        Arc::new(PartitionLog::open(PartitionSetup { config, ..setup }).unwrap())
+    };
+    let log = open(Recovery::Clean);
+    put(&log, "a", "1");
+    log.roll_now();
+    put(&log, "a", "2");
+    log.close().unwrap();
+    let log = open(Recovery::Clean);
+    let other = log.clone();
+    storage.call_once(move || other.set_config(compacted()));
+    let end = |log: &PartitionLog| log.cleanable(None, i64::MAX, NOW).unwrap().end;
+    assert_eq!(end(&log), 0, "it is too young");
+    assert_eq!(
+        log.config().min_compaction_lag_ms,
+        0,
+        "it has changed meanwhile"
+    );
+    assert_eq!(end(&log), 1);
+}

@@ -270,3 +270,35 @@ fn p1_a_retry_is_known_after_a_power_cut_right_after_its_records_were_deleted() 
     assert!(cut.put(batch(2, stamp(9, 0, 0))).duplicate);
     assert_eq!(cut.put(batch(1, stamp(9, 0, 2))).base_offset, 2);
 }
+
+#[test]
+fn settings_that_change_meanwhile_are_never_mixed() {
+    // Neither deletes anything: the first keeps for ever, the second compacts.
+    let deletes = PartitionConfig {
+        segment_bytes: 100,
+        retention_ms: -1,
+        ..config()
+    };
+    let compacts = PartitionConfig {
+        compact: true,
+        delete: false,
+        retention_ms: 0,
+        ..deletes.clone()
+    };
+    let log = filled(deletes.clone(), &MemoryStorage::new());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                log.set_config(compacts.clone());
+                log.set_config(deletes.clone());
+            }
+        });
+        let mut gone = 0;
+        for _ in 0..100_000 {
+            gone += log.apply_retention(NOW + 1_000_000).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(gone, 0);
+    });
+}
