@@ -50,6 +50,7 @@ mod overrides;
 mod partition;
 mod pattern;
 mod refused;
+mod resolution;
 mod socket;
 mod sync_loop;
 #[cfg(test)]

@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Deviations: Unicode classes (`\pL`) and `\C` are refused; a few forms that RE2 has not (`\<`,
-//! `a**`) are not.
+//! `a**`) are not. A class with an unescaped `[`, `&&`, `--` or `~~` in it, and a lone `{`, are
+//! refused.
 //!
-//! Invariants: what a match costs is bounded by the length of the name and the size of the
-//! expression, which is bounded here.
+//! Invariants: a match takes memory by the states times the groups of an expression, and time by
+//! its states times the name's length; all of them are bounded here.
 //! Never: backtracks.
 
 use regex_lite::{Regex, RegexBuilder};
@@ -19,10 +20,21 @@ const TEXT_BYTES_MAX: usize = 8 << 10;
 const COMPILED_BYTES_MAX: usize = 64 << 10;
 /// How deep its groups may nest.
 const DEPTH_MAX: u32 = 50;
+/// How many groups it may have that are not `(?:…)`, and itself: 1 KiB a state, at most.
+const GROUPS_MAX: usize = 33;
+/// How large a small one is, compiled.
+const SMALL_BYTES: usize = 4 << 10;
+/// The longest name that a small one is matched against, which is the longest there is.
+const SMALL_NAME_MAX: usize = 32 << 10;
+/// The longest name that any other is matched against: as many steps.
+const NAME_MAX: usize = SMALL_NAME_MAX * SMALL_BYTES / COMPILED_BYTES_MAX;
 
 /// An expression that is understood.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern(Regex);
+pub(crate) struct Pattern {
+    regex: Regex,
+    name_bytes_max: usize,
+}
 
 impl Pattern {
     /// Reads an expression, or tells what is wrong with it.
@@ -32,19 +44,34 @@ impl Pattern {
         }
         let plain = without_quotes(text);
         // By itself first: parentheses that do not match would close those around it.
-        compile(&plain)?;
-        compile(&format!("^(?:{plain})$")).map(Pattern)
+        compile(&plain, COMPILED_BYTES_MAX)?;
+        let whole = format!("^(?:{plain})$");
+        let (regex, name_bytes_max) = match compile(&whole, SMALL_BYTES) {
+            Ok(regex) => (regex, SMALL_NAME_MAX),
+            Err(_) => (compile(&whole, COMPILED_BYTES_MAX)?, NAME_MAX),
+        };
+        if regex.captures_len() > GROUPS_MAX {
+            let max = GROUPS_MAX - 1;
+            return Err(format!(
+                "it has more than {max} groups; write (?:…) for (…)"
+            ));
+        }
+        Ok(Pattern {
+            regex,
+            name_bytes_max,
+        })
     }
 
-    /// Whether it matches all of the name.
+    /// Whether it matches all of the name. A name of more than 2,048 bytes, which no topic has, is
+    /// matched by expressions of about a hundred characters only.
     pub(crate) fn matches(&self, name: &str) -> bool {
-        self.0.is_match(name)
+        name.len() <= self.name_bytes_max && self.regex.is_match(name)
     }
 }
 
-fn compile(text: &str) -> Result<Regex, String> {
+fn compile(text: &str, bytes_max: usize) -> Result<Regex, String> {
     let regex = RegexBuilder::new(text)
-        .size_limit(COMPILED_BYTES_MAX)
+        .size_limit(bytes_max)
         .nest_limit(DEPTH_MAX)
         .build();
     regex.map_err(|error| error.to_string())
@@ -136,17 +163,35 @@ mod tests {
     fn hostile_expressions_are_refused_by_their_size_and_the_rest_stays_cheap() {
         let deep = format!("{}a{}", "(".repeat(60), ")".repeat(60));
         let long = "a".repeat(9_000);
+        // Their memory is taken at the first match, by states times groups.
+        let groups = "()".repeat(585);
+        let absent_groups = "(){0}".repeat(1_000) + "()";
         for pattern in [
             "a{100000}",
             "((a{100}){100}){100}",
             "(?:){1000000000}",
             deep.as_str(),
             long.as_str(),
+            groups.as_str(),
+            absent_groups.as_str(),
         ] {
             assert!(Pattern::parse(pattern).is_err(), "{pattern}");
         }
         // Exponential where alternatives are tried one by one.
         let nested = Pattern::parse("(a*)*(a?){200}b").expect("it is small");
         assert!(!nested.matches(&"a".repeat(249)));
+        let groups = Pattern::parse(&"(a)".repeat(32)).expect("they are few");
+        assert!(groups.matches(&"a".repeat(32)));
+    }
+
+    #[test]
+    fn the_longest_names_are_matched_by_small_expressions_only() {
+        let small = Pattern::parse("(x-)?a{2}.*[a-z]").expect("it is small");
+        let large = Pattern::parse("(?:a?){200}a*").expect("it is not too large");
+        for (bytes, by_large) in [(249, true), (2_048, true), (2_049, false), (32_767, false)] {
+            let name = "a".repeat(bytes);
+            assert!(small.matches(&name), "{bytes}");
+            assert_eq!(large.matches(&name), by_large, "{bytes}");
+        }
     }
 }

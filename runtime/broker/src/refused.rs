@@ -47,7 +47,20 @@ impl Refused {
     pub(crate) fn parts<T>(outcome: Result<T, Refused>) -> (ErrorCode, Option<String>) {
         match outcome {
             Ok(_) => (ErrorCode::NONE, None),
-            Err(refused) => (refused.code, Some(refused.message)),
+            Err(refused) => (refused.code, Some(told(refused.message))),
         }
     }
+}
+
+/// Longest text of an error, in bytes: a client reads no string of more than 32,767.
+const TOLD_BYTES_MAX: usize = 2 << 10;
+
+/// A text as it is told: it may quote what a client has sent.
+pub(crate) fn told(mut message: String) -> String {
+    if message.len() > TOLD_BYTES_MAX {
+        let end = message.floor_char_boundary(TOLD_BYTES_MAX);
+        message.truncate(end);
+        message.push('…');
+    }
+    message
 }

@@ -7,8 +7,8 @@
 
 use crate::node::Node;
 use crate::partition::Partition;
-use crate::pattern::Pattern;
 use crate::refused::Refused;
+use crate::resolution::Resolutions;
 use crate::sync_loop::SyncLoop;
 use crate::{BrokerError, Clock, topic_settings};
 use millstream_log::{LogError, NewTopic, Outcomes, Topic};
@@ -16,13 +16,11 @@ use millstream_protocol::{ErrorCode, TopicPartition, Uuid};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::OwnedMutexGuard;
 
 /// More partitions than this in one topic are refused: each one is a folder with open files.
 pub(crate) const PARTITIONS_MAX: i32 = 10_000;
-/// Regular expressions whose topics are remembered.
-const RESOLVED_MAX: usize = 256;
 /// The topic of the transaction coordinator's log.
 pub(crate) const TRANSACTION_STATE_TOPIC: &str = "__transaction_state";
 /// The topic of the group coordinator's log.
@@ -49,13 +47,6 @@ impl TopicEntry {
     }
 }
 
-/// Which topics regular expressions match, as long as the topics stay as they are.
-#[derive(Debug, Default)]
-struct Resolved {
-    version: u64,
-    by_regex: FxHashMap<String, Arc<[String]>>,
-}
-
 /// Every topic that is served.
 #[derive(Debug)]
 pub(crate) struct PartitionTable {
@@ -63,7 +54,9 @@ pub(crate) struct PartitionTable {
     clock: Clock,
     topics: RwLock<Topics>,
     version: AtomicU64,
-    resolved: Mutex<Resolved>,
+    names_version: AtomicU64,
+    /// What regular expressions match.
+    pub(crate) resolutions: Resolutions,
     change: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -82,7 +75,8 @@ impl PartitionTable {
             clock,
             topics: RwLock::default(),
             version: AtomicU64::new(0),
-            resolved: Mutex::default(),
+            names_version: AtomicU64::new(0),
+            resolutions: Resolutions::default(),
             change,
         };
         for topic in topics {
@@ -116,36 +110,19 @@ impl PartitionTable {
         self.read().by_name.get(topic)?.partition(index).cloned()
     }
 
-    /// Another number whenever a topic has come, gone, grown or changed.
+    /// Another number whenever a topic has come, gone or grown.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The names of the topics that a regular expression matches, those of the coordinators among
-    /// them; none if it is not understood. An expression is looked at once for each version of the
-    /// table.
-    pub(crate) fn matching(&self, regex: &str) -> Arc<[String]> {
-        let version = self.version();
-        let resolved = || self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let known = resolved();
-            if let (true, Some(names)) = (known.version == version, known.by_regex.get(regex)) {
-                return names.clone();
-            }
-        }
-        let Ok(pattern) = Pattern::parse(regex) else {
-            return Arc::default();
-        };
-        let topics = self.topics().into_iter();
-        let topics = topics.filter(|topic| pattern.matches(&topic.name));
-        let names: Arc<[String]> = topics.map(|topic| topic.name.to_string()).collect();
-        let mut known = resolved();
-        if known.version != version || known.by_regex.len() >= RESOLVED_MAX {
-            known.by_regex.clear();
-            known.version = version;
-        }
-        known.by_regex.insert(regex.to_owned(), names.clone());
-        names
+    /// Another number whenever a topic has come or gone.
+    pub(crate) fn names_version(&self) -> u64 {
+        self.names_version.load(Ordering::Acquire)
+    }
+
+    /// The names of all topics, in their order.
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
+        self.read().by_name.keys().cloned().collect()
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Topics> {
@@ -173,7 +150,14 @@ impl PartitionTable {
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         topics.by_id.insert(entry.id, entry.clone());
         topics.by_name.insert(name, entry.clone());
-        self.version.fetch_add(1, Ordering::AcqRel);
+        let count = known.as_ref().map(|known| known.partitions.len());
+        if known.is_none() {
+            self.names_version.fetch_add(1, Ordering::AcqRel);
+        }
+        // Groups look anew at what they read: not because of other settings.
+        if count != Some(entry.partitions.len()) {
+            self.version.fetch_add(1, Ordering::AcqRel);
+        }
         entry
     }
 
@@ -181,6 +165,7 @@ impl PartitionTable {
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         let entry = topics.by_name.remove(name)?;
         topics.by_id.remove(&entry.id);
+        self.names_version.fetch_add(1, Ordering::AcqRel);
         self.version.fetch_add(1, Ordering::AcqRel);
         Some(entry)
     }

@@ -5,7 +5,7 @@
 //! a change carries the journal position that must be durable before it.
 //! Never: decides; the machine does.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use millstream_protocol::ErrorCode;
 
@@ -16,7 +16,8 @@ use super::consumer::{
 use super::coordinator::Coordinator;
 use super::event::{Event, JoinReply, Reply, Step, SyncReply};
 use super::shard::{Shard, ShardState};
-use crate::node::Node;
+use crate::node::{Node, Stage};
+use crate::resolution::{Names, View};
 use crate::topics::PartitionTable;
 
 /// A group of the consumer protocol as an administrator sees it.
@@ -42,8 +43,9 @@ impl TopicTable for PartitionTable {
         PartitionTable::version(self)
     }
 
-    fn matching(&self, regex: &str) -> Arc<[String]> {
-        PartitionTable::matching(self, regex)
+    /// What the expression matched when a member was last heard of.
+    fn matching(&self, regex: &str) -> Names {
+        self.resolutions.names(regex).unwrap_or_default()
     }
 
     fn shape(&self, name: &str) -> Option<TopicShape> {
@@ -55,27 +57,62 @@ impl TopicTable for PartitionTable {
     }
 }
 
+/// More different regular expressions than these are refused in one group.
+const EXPRESSIONS_MAX: usize = 100;
+
+/// What has become of a heartbeat.
+enum Attempt {
+    Answered(BeatReply, u64),
+    /// It can only be answered by who knows what these expressions match.
+    Unresolved(BTreeSet<String>),
+}
+
 impl Coordinator {
     /// ConsumerGroupHeartbeat. Returns the answer, and the journal position that must be durable
-    /// before it is given.
-    pub(crate) fn beat(
+    /// before it is given. Cancellation-safe.
+    pub(crate) async fn beat(
         &self,
         node: &Node,
         group_id: &str,
         beat: &Beat,
     ) -> Result<(BeatReply, u64), Refusal> {
-        let failed = |error: ErrorCode| Refusal::new(error, error.to_string());
+        let mut unresolved = BTreeSet::new();
+        loop {
+            let view = tokio::select! {
+                biased;
+                view = node.resolve(&unresolved) => view.map_err(failed)?,
+                () = node.reached(Stage::Draining) => {
+                    return Err(failed(ErrorCode::NOT_COORDINATOR));
+                }
+            };
+            match self.attempt(node, group_id, beat, &view)? {
+                Attempt::Answered(reply, position) => return Ok((reply, position)),
+                Attempt::Unresolved(expressions) => unresolved = expressions,
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        node: &Node,
+        group_id: &str,
+        beat: &Beat,
+        topics: &View<'_>,
+    ) -> Result<Attempt, Refusal> {
         let shard = self.shard_of(group_id).map_err(failed)?;
         let now_ms = node.now_ms();
         let limits = self.consumer_limits(node, group_id);
-        let topics = &node.partitions;
         let mut state = shard.lock();
         if let Some(group) = state.consumers.get_mut(group_id)
-            && let Some(reply) = group.beat_quietly(now_ms, beat, limits, topics)
+            && let Some(reply) = group.beat_quietly(now_ms, beat, limits, &node.partitions)
         {
-            return Ok((reply, 0));
+            return Ok(Attempt::Answered(reply, 0));
         }
         let mut group = consumer_group(&state, group_id, beat)?;
+        let expressions = expressions(&group, beat)?;
+        if !topics.covers(&expressions) {
+            return Ok(Attempt::Unresolved(expressions));
+        }
         let reply = group.beat(now_ms, beat, limits, topics)?;
         let deadline_ms = group.next_deadline_ms();
         shard
@@ -84,7 +121,7 @@ impl Coordinator {
         let position = state.group_position;
         drop(state);
         self.plan(deadline_ms);
-        Ok((reply, position))
+        Ok(Attempt::Answered(reply, position))
     }
 
     /// One group, if it is one of the consumer protocol.
@@ -109,6 +146,28 @@ impl Coordinator {
             members: group.members.iter().map(member).collect(),
         }))
     }
+}
+
+fn failed(error: ErrorCode) -> Refusal {
+    Refusal::new(error, error.to_string())
+}
+
+/// The expressions of a group, with that of a heartbeat.
+fn expressions(group: &ConsumerGroup, beat: &Beat) -> Result<BTreeSet<String>, Refusal> {
+    let mut expressions = group.expressions();
+    let new = beat.regex.clone().filter(|regex| !regex.is_empty());
+    if expressions.len() >= EXPRESSIONS_MAX
+        && new
+            .as_ref()
+            .is_some_and(|regex| !expressions.contains(regex))
+    {
+        let message = format!(
+            "the members of the group have {EXPRESSIONS_MAX} different regular expressions already"
+        );
+        return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    }
+    expressions.extend(new);
+    Ok(expressions)
 }
 
 /// The group that a heartbeat means, to be changed: the one that there is, or a new one.

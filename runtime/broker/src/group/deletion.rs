@@ -66,7 +66,16 @@ impl Coordinator {
         }
         let classic = state.groups.get(group_id);
         let subscribed = match state.consumers.get(group_id) {
-            Some(group) => Subscribed::Topics(group.reads(&node.partitions)),
+            Some(group) => {
+                let resolutions = &node.partitions.resolutions;
+                let expressions = group.expressions();
+                let mut known = expressions.iter().map(|regex| resolutions.names(regex));
+                match known.all(|names| names.is_some()) {
+                    true => Subscribed::Topics(group.reads(&node.partitions)),
+                    // No member has been heard of since the start.
+                    false => Subscribed::Unknown,
+                }
+            }
             None => classic.map_or(Ok(Subscribed::Nothing), subscribed)?,
         };
         let topics = partitions.iter().map(|(topic, _)| topic.clone());
@@ -101,7 +110,7 @@ impl Coordinator {
 enum Subscribed {
     Nothing,
     Topics(BTreeSet<String>),
-    /// A rebalance, or a subscription that cannot be read, leaves it open.
+    /// A rebalance, or a subscription that cannot be read, or is not yet, leaves it open.
     Unknown,
 }
 

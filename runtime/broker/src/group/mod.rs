@@ -43,7 +43,7 @@ mod tests;
 mod timers;
 
 pub(crate) use commits::{CommitProducer, FetchedOffset, NewOffset};
-pub(crate) use consumer::{Assignor, Beat, Partitions};
+pub(crate) use consumer::{Assignor, Beat, Partitions, TopicShape, TopicTable};
 pub(crate) use consumer_groups::ConsumerGroupView;
 pub(crate) use coordinator::{Coordinator, GroupView};
 pub(crate) use event::{Join, JoinReply, Leaver, MemberClaim, Protocol, Sync, SyncReply, Token};

@@ -10,6 +10,7 @@ use crate::dispatch::RequestContext;
 use crate::group::{Assignor, Beat, Partitions};
 use crate::node::Node;
 use crate::pattern::Pattern;
+use crate::refused::told;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::consumer_group_heartbeat::{Assignment, TopicPartitions};
 use millstream_protocol::messages::{
@@ -31,7 +32,7 @@ pub(crate) async fn handle(
         Ok(beat) => beat,
         Err((error, message)) => return refused(error, message),
     };
-    let answered = node.groups.beat(node, &group_id, &beat);
+    let answered = node.groups.beat(node, &group_id, &beat).await;
     context.release_turn();
     let (reply, position) = match answered {
         Ok(answered) => answered,
@@ -164,7 +165,7 @@ fn assignment(partitions: Partitions) -> Assignment {
 fn refused(error_code: ErrorCode, message: String) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         error_code,
-        error_message: Some(message),
+        error_message: Some(told(message)),
         ..Default::default()
     }
 }

@@ -14,10 +14,13 @@ use crate::node::Node;
 use crate::pattern::Pattern;
 use crate::transaction::State;
 
+/// How many bytes of ids are matched before the request is looked after again.
+const SLICE_BYTES: usize = 8 << 10;
+
 /// Lists what passes all filters; an empty filter lets everything pass.
 pub(crate) async fn handle(
     node: &Arc<Node>,
-    _context: &RequestContext,
+    context: &RequestContext,
     request: ListTransactionsRequest,
 ) -> ListTransactionsResponse {
     let (known, unknown): (Vec<String>, Vec<String>) = request
@@ -45,23 +48,62 @@ pub(crate) async fn handle(
     };
     let now_ms = node.now_ms();
     let producer_ids = &request.producer_id_filters;
-    let transaction_states = node.transactions.list(|transactional_id, transaction| {
+    let selected = node.transactions.list(|transactional_id, transaction| {
         let age_ms = now_ms.saturating_sub(transaction.start_ms);
         let selected = (any_state || states.contains(&transaction.state))
             && (producer_ids.is_empty() || producer_ids.contains(&transaction.producer_id))
-            && (request.duration_filter < 0 || age_ms > request.duration_filter)
-            && pattern
-                .as_ref()
-                .is_none_or(|pattern| pattern.matches(transactional_id));
+            && (request.duration_filter < 0 || age_ms > request.duration_filter);
         selected.then(|| TransactionState {
             transactional_id: transactional_id.to_owned(),
             producer_id: transaction.producer_id,
             transaction_state: transaction.state.name().to_owned(),
         })
     });
-    ListTransactionsResponse {
-        unknown_state_filters: unknown,
-        transaction_states,
-        ..Default::default()
+    let transaction_states = match pattern {
+        None => Ok(selected),
+        Some(pattern) => matching(node, context, Arc::new(pattern), selected).await,
+    };
+    match transaction_states {
+        Ok(transaction_states) => ListTransactionsResponse {
+            unknown_state_filters: unknown,
+            transaction_states,
+            ..Default::default()
+        },
+        Err(error_code) => ListTransactionsResponse {
+            error_code,
+            ..Default::default()
+        },
     }
+}
+
+/// Those whose ids match, looked at away from every lock, and not to the end when nobody waits for
+/// it any more.
+async fn matching(
+    node: &Node,
+    context: &RequestContext,
+    pattern: Arc<Pattern>,
+    all: Vec<TransactionState>,
+) -> Result<Vec<TransactionState>, ErrorCode> {
+    let mut matching = Vec::new();
+    let mut all = all.into_iter().peekable();
+    while all.peek().is_some() {
+        let (mut slice, mut bytes) = (Vec::new(), 0);
+        while bytes < SLICE_BYTES
+            && let Some(state) = all.next()
+        {
+            bytes += state.transactional_id.len();
+            slice.push(state);
+        }
+        let pattern = pattern.clone();
+        let matches = move |state: &TransactionState| pattern.matches(&state.transactional_id);
+        let work = move || slice.into_iter().filter(matches).collect::<Vec<_>>();
+        tokio::select! {
+            biased;
+            () = context.ending() => return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE),
+            matched = node.config.placement.blocking(work) => {
+                matching.extend(matched.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?);
+            }
+        }
+    }
+    Ok(matching)
 }

@@ -42,7 +42,7 @@ pub(crate) trait TopicTable {
     /// The topic of that name.
     fn shape(&self, name: &str) -> Option<TopicShape>;
     /// The names of the topics that match a regular expression; none if it is not understood.
-    fn matching(&self, regex: &str) -> Arc<[String]>;
+    fn matching(&self, regex: &str) -> Arc<[Arc<str>]>;
 }
 
 /// One ConsumerGroupHeartbeat. `None` is what has not changed since the last one.

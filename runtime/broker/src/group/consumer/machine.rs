@@ -73,6 +73,14 @@ impl ConsumerGroup {
         self.shapes(topics).into_keys().collect()
     }
 
+    /// The regular expressions by which somebody reads topics.
+    pub(crate) fn expressions(&self) -> BTreeSet<String> {
+        let profiles = self.members.values().map(|member| &member.profile);
+        profiles
+            .filter_map(|profile| profile.regex.clone())
+            .collect()
+    }
+
     /// When time has to be let pass for this group.
     pub(crate) fn next_deadline_ms(&self) -> Option<i64> {
         self.members.values().map(Member::deadline_ms).min()

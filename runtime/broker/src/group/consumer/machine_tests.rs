@@ -55,12 +55,12 @@ impl TopicTable for Topics {
         self.shapes.get(name).copied()
     }
 
-    fn matching(&self, regex: &str) -> Arc<[String]> {
+    fn matching(&self, regex: &str) -> Arc<[Arc<str>]> {
         let pattern = Pattern::parse(regex).expect("a test's expression is one");
         let names = self.shapes.keys();
         names
             .filter(|name| pattern.matches(name))
-            .cloned()
+            .map(|name| Arc::from(name.as_str()))
             .collect()
     }
 }

@@ -94,8 +94,9 @@ impl Profile {
     pub(super) fn reads(&self, table: &dyn TopicTable) -> BTreeMap<String, TopicShape> {
         let matching = self.regex.as_deref().map(|regex| table.matching(regex));
         let matching = matching.as_deref().unwrap_or_default();
-        let names = self.topics.iter().chain(matching);
-        let known = names.filter_map(|name| Some((name.clone(), table.shape(name)?)));
+        let matching = matching.iter().map(|name| &**name);
+        let names = self.topics.iter().map(String::as_str).chain(matching);
+        let known = names.filter_map(|name| Some((name.to_owned(), table.shape(name)?)));
         known.collect()
     }
 

@@ -573,3 +573,82 @@ async fn a_regular_expression_is_matched_here_and_follows_the_topics() {
     let request = with_regex("_.*[st]", joining("b", None));
     assert_eq!(told(client.ask(1, request).await).len(), 1);
 }
+
+fn reading(regex: &str, id: &str) -> ConsumerGroupHeartbeatRequest {
+    ConsumerGroupHeartbeatRequest {
+        subscribed_topic_names: None,
+        subscribed_topic_regex: Some(regex.to_owned()),
+        ..joining(id, None)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expression_that_takes_long_keeps_nobody_else_of_the_groups_waiting() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let request = reading("orders", "a");
+    let answer = client.ask(1, request).await;
+    assert_eq!(answer.error_code, ErrorCode::NONE);
+
+    let busy = broker.node().partitions.resolutions.hold().await;
+    let mut other = Client::connect(&broker);
+    other.send(1, &reading("o.*", "b")).await;
+    // Members of the very group go on, also when they have to look again: with the last answer.
+    let quiet = client.ask(1, beating("a", None, 1)).await;
+    assert_eq!(
+        (quiet.error_code, quiet.assignment),
+        (ErrorCode::NONE, None)
+    );
+    client.create_topic("orders2", 1).await;
+    let quiet = client.ask(1, beating("a", None, 1)).await;
+    assert_eq!(
+        (quiet.error_code, quiet.assignment),
+        (ErrorCode::NONE, None)
+    );
+    let names = Consumer::join(&broker, Uuid::ZERO, "c", None).await;
+    assert_eq!(names.member.generation, 2);
+
+    drop(busy);
+    let answer = other.receive::<ConsumerGroupHeartbeatRequest>(1).await;
+    assert_eq!(
+        (answer.error_code, answer.member_epoch),
+        (ErrorCode::NONE, 3)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_look_again_when_topics_come_grow_and_go_and_not_when_settings_change() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let table = &broker.node().partitions;
+    let versions = || (table.version(), table.names_version());
+    let (all, names) = versions();
+    client.create_topic("orders", 1).await;
+    assert_eq!(versions(), (all + 1, names + 1));
+    let node = broker.node();
+    let altered = node.alter_topic("orders", false, |_| {
+        Ok([("retention.ms".to_owned(), "5".to_owned())].into())
+    });
+    assert!(altered.await.is_ok());
+    assert_eq!(versions(), (all + 1, names + 1));
+    node.grow_topics(vec![("orders".to_owned(), 2)]).await;
+    assert_eq!(versions(), (all + 2, names + 1));
+    node.delete_topics(vec![("orders".to_owned(), None)]).await;
+    assert_eq!(versions(), (all + 3, names + 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_has_a_hundred_different_expressions_at_most() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    for count in 0..100 {
+        let request = reading(&format!("orders-{count}"), &format!("m{count}"));
+        let answer = client.ask(1, request).await;
+        assert_eq!(answer.error_code, ErrorCode::NONE, "{count}");
+    }
+    let answer = client.ask(1, reading("orders-new", "n")).await;
+    assert_eq!(answer.error_code, ErrorCode::INVALID_REQUEST);
+    let answer = client.ask(1, reading("orders-7", "n")).await;
+    assert_eq!(answer.error_code, ErrorCode::NONE);
+}
