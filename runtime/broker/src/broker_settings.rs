@@ -292,14 +292,24 @@ pub(crate) fn checked(configs: &Configs, holder: Holder<'_>) -> Result<Configs, 
     }
     let mut plain = Configs::new();
     for (name, value) in configs {
-        let kind = kind_of(name)?;
-        let value = match setting_of_broker(name) {
-            Some(setting) => setting.plain(name, value),
-            None => without_effect(name, kind, value),
-        };
-        plain.insert(name.clone(), value.map_err(Refused::invalid)?);
+        plain.insert(name.clone(), plain_value(name, value)?);
     }
     Ok(plain)
+}
+
+/// Whether a broker may have that setting.
+pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
+    let plain = plain_value(name, value);
+    plain.map(|_| ()).map_err(|refused| refused.message)
+}
+
+fn plain_value(name: &str, value: &str) -> Result<String, Refused> {
+    let kind = kind_of(name)?;
+    let value = match setting_of_broker(name) {
+        Some(setting) => setting.plain(name, value),
+        None => without_effect(name, kind, value),
+    };
+    value.map_err(Refused::invalid)
 }
 
 fn without_effect(name: &str, kind: Kind, value: &str) -> Result<String, String> {

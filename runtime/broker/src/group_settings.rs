@@ -106,6 +106,12 @@ pub(crate) fn unknown(name: &str) -> String {
     }
 }
 
+/// Whether a group may have that setting.
+pub(crate) fn check(name: &str, value: &str, config: &BrokerConfig) -> Result<(), String> {
+    let setting = setting(name).ok_or_else(|| unknown(name))?;
+    setting.checked(value, config).map(|_| ())
+}
+
 /// The settings in their plain form, or the first that is unknown, out of the broker's bounds or at
 /// odds with another, by name.
 pub(crate) fn checked(configs: &Configs, config: &BrokerConfig) -> Result<Configs, String> {

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariants: what is told and in force is stored durably; a holder changes as a whole or not at
-//! all; one whose settings are all gone is forgotten.
+//! all; one whose settings are all gone is forgotten; groups that have settings are limited, and so
+//! are their names, since all of them are in memory and in one file.
 //! Never: a topic's own settings, which are with the topic.
 
 use crate::group_settings::{self, Timeouts};
@@ -21,6 +22,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Settings by their names.
 pub(crate) type Configs = BTreeMap<String, String>;
+
+/// More groups with settings than this are refused.
+pub(crate) const GROUPS_MAX: usize = 10_000;
+/// Their names may be as long as this all together.
+const GROUP_NAMES_BYTES_MAX: usize = 4 << 20;
 
 /// Whose settings they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +73,15 @@ impl Given {
             Holder::AllBrokers => self.all_brokers.clone(),
             Holder::ThisBroker => self.this_broker.clone(),
             Holder::Group(name) => self.groups.get(name).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// That of brokers alone.
+    fn of_brokers(&self) -> Given {
+        Given {
+            all_brokers: self.all_brokers.clone(),
+            this_broker: self.this_broker.clone(),
+            groups: BTreeMap::new(),
         }
     }
 
@@ -142,18 +157,26 @@ impl<'a> Layers<'a> {
 }
 
 impl Overrides {
-    /// What the directory has kept. As in a cluster of Kafka, `min.insync.replicas` is always a
-    /// setting of all brokers.
+    /// What the directory has kept. A setting that an earlier release took and this one does not is
+    /// as if it were not there, until its holder changes. As in a cluster of Kafka,
+    /// `min.insync.replicas` is always a setting of all brokers.
     pub(crate) fn stored(stored: OtherSettings, config: &BrokerConfig) -> Self {
         let (kind, this_broker) = Holder::ThisBroker.key(config.node_id);
         let mut given = Given::default();
         for ((found, name), configs) in stored {
             if found == GROUP {
-                given.groups.insert(name, configs);
+                let check =
+                    |setting: &str, value: &str| group_settings::check(setting, value, config);
+                let mut configs = valid(configs, &format!("group {name}"), check);
+                if let Err(reason) = group_settings::checked(&configs, config) {
+                    tracing::warn!(group = name, reason, "stored settings do not count");
+                    configs.clear();
+                }
+                given.set(Holder::Group(&name), configs);
             } else if found == kind && name == this_broker {
-                given.this_broker = configs;
+                given.this_broker = valid(configs, "this broker", broker_settings::check);
             } else if found == kind && name.is_empty() {
-                given.all_brokers = configs;
+                given.all_brokers = valid(configs, "all brokers", broker_settings::check);
             }
         }
         let min_insync = broker_settings::MIN_INSYNC_REPLICAS;
@@ -169,53 +192,171 @@ impl Overrides {
         given.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, holder: Holder<'_>, configs: Configs) {
+    fn set(&self, changed: Vec<(Holder<'_>, Configs)>) {
         let mut given = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut given).set(holder, configs);
+        let given = Arc::make_mut(&mut given);
+        for (holder, configs) in changed {
+            given.set(holder, configs);
+        }
+    }
+}
+
+/// Those that may be given, with a warning of those that may not.
+fn valid(
+    mut configs: Configs,
+    holder: &str,
+    check: impl Fn(&str, &str) -> Result<(), String>,
+) -> Configs {
+    configs.retain(|name, value| match check(name, value) {
+        Ok(()) => true,
+        Err(reason) => {
+            tracing::warn!(
+                holder,
+                setting = name,
+                reason,
+                "stored setting does not count"
+            );
+            false
+        }
+    });
+    configs
+}
+
+/// What makes a holder's settings of those that it has.
+pub(crate) type Change<'a> = Box<dyn Fn(&Configs) -> Result<Configs, Refused> + Send + Sync + 'a>;
+
+/// What a request comes to.
+struct Changes<'a> {
+    config: &'a BrokerConfig,
+    given: Arc<Given>,
+    /// That of brokers, as it will be.
+    brokers: Given,
+    group_count: usize,
+    group_names_bytes: usize,
+    changed: Vec<(Holder<'a>, Configs)>,
+}
+
+impl<'a> Changes<'a> {
+    fn new(config: &'a BrokerConfig, given: Arc<Given>) -> Self {
+        Changes {
+            config,
+            brokers: given.of_brokers(),
+            group_count: given.groups.len(),
+            group_names_bytes: given.groups.keys().map(String::len).sum(),
+            given,
+            changed: Vec::new(),
+        }
+    }
+
+    /// Takes up the change of one holder, and says whether it is one. Nobody changes twice.
+    fn take(
+        &mut self,
+        holder: Holder<'a>,
+        change: &Change<'_>,
+        base: &PartitionConfig,
+    ) -> Result<bool, Refused> {
+        let own = self.given.of(holder);
+        let configs = change(&own)?;
+        let configs = match holder {
+            Holder::Group(_) => group_settings::checked(&configs, self.config)
+                .map_err(|message| Refused::new(ErrorCode::INVALID_CONFIG, message))?,
+            Holder::AllBrokers | Holder::ThisBroker => broker_settings::checked(&configs, holder)?,
+        };
+        if configs == own {
+            return Ok(false);
+        }
+        match holder {
+            Holder::Group(name) => self.count(name, own.is_empty(), configs.is_empty())?,
+            Holder::AllBrokers | Holder::ThisBroker => {
+                let mut brokers = self.brokers.clone();
+                brokers.set(holder, configs.clone());
+                let layers = Layers::new(self.config, Arc::new(brokers.clone()));
+                let defaults = layers.partition_config(base.clone());
+                defaults.map_err(Refused::invalid)?;
+                self.brokers = brokers;
+            }
+        }
+        self.changed.push((holder, configs));
+        Ok(true)
+    }
+
+    fn count(&mut self, name: &str, had_none: bool, has_none: bool) -> Result<(), Refused> {
+        if has_none {
+            self.group_count -= 1;
+            self.group_names_bytes -= name.len();
+        } else if had_none {
+            let bytes = self.group_names_bytes + name.len();
+            if self.group_count >= GROUPS_MAX || bytes > GROUP_NAMES_BYTES_MAX {
+                let message = format!(
+                    "{} groups have settings: at most {GROUPS_MAX}, with {GROUP_NAMES_BYTES_MAX} \
+                     bytes of names",
+                    self.group_count
+                );
+                return Err(Refused::new(ErrorCode::POLICY_VIOLATION, message));
+            }
+            self.group_count += 1;
+            self.group_names_bytes = bytes;
+        }
+        Ok(())
     }
 }
 
 impl Node {
-    /// Gives a holder the settings that `change` makes of its own ones; with `validate_only`
-    /// nothing changes. After an error it has those that it had.
+    /// Gives each of the holders, all of them different, the settings that its change makes of its
+    /// own ones, and stores that at once; with `validate_only` nothing changes. After an error a
+    /// holder has those that it had.
     pub(crate) async fn alter_overrides(
         &self,
-        holder: Holder<'_>,
+        wanted: &[(Holder<'_>, Change<'_>)],
         validate_only: bool,
-        change: impl FnOnce(&Configs) -> Result<Configs, Refused>,
-    ) -> Result<(), Refused> {
+    ) -> Vec<Result<(), Refused>> {
         let _one_at_a_time = self.partitions.lock_changes().await;
-        let own = self.overrides.given().of(holder);
-        let configs = change(&own)?;
-        let configs = match holder {
-            Holder::Group(_) => group_settings::checked(&configs, &self.config)
-                .map_err(|message| Refused::new(ErrorCode::INVALID_CONFIG, message))?,
-            Holder::AllBrokers | Holder::ThisBroker => broker_settings::checked(&configs, holder)?,
-        };
-        if validate_only || configs == own {
-            return Ok(());
+        let mut changes = Changes::new(&self.config, self.overrides.given());
+        let mut taken = Vec::with_capacity(wanted.len());
+        for (holder, change) in wanted {
+            taken.push(changes.take(*holder, change, &self.base));
         }
-        let (directory, stored) = (self.directory.clone(), configs.clone());
-        let (kind, name) = holder.key(self.config.node_id);
-        let mut given = Given::clone(&self.overrides.given());
-        given.set(holder, configs.clone());
-        let layers = Layers::new(&self.config, Arc::new(given));
-        let defaults = layers.partition_config(self.base.clone());
-        let defaults = defaults.map_err(Refused::invalid)?;
-        let work = move || {
-            directory.store_settings(kind, &name, stored)?;
-            match kind {
-                BROKER => directory.set_defaults(defaults),
-                _ => Ok(()),
-            }
+        let Changes {
+            brokers, changed, ..
+        } = changes;
+        let stored = match validate_only || changed.is_empty() {
+            true => Ok(()),
+            false => self.store_overrides(brokers, changed).await,
         };
+        let outcome = |taken: Result<bool, Refused>| match taken? {
+            true => stored.clone(),
+            false => Ok(()),
+        };
+        taken.into_iter().map(outcome).collect()
+    }
+
+    async fn store_overrides(
+        &self,
+        brokers: Given,
+        changed: Vec<(Holder<'_>, Configs)>,
+    ) -> Result<(), Refused> {
+        let is_of_broker = |(holder, _): &(Holder<'_>, _)| !matches!(holder, Holder::Group(_));
+        let defaults = match changed.iter().any(is_of_broker) {
+            true => {
+                let layers = Layers::new(&self.config, Arc::new(brokers));
+                let defaults = layers.partition_config(self.base.clone());
+                Some(defaults.map_err(Refused::invalid)?)
+            }
+            false => None,
+        };
+        let keyed = changed.iter().map(|(holder, configs)| {
+            let (kind, name) = holder.key(self.config.node_id);
+            ((kind.to_owned(), name), configs.clone())
+        });
+        let (directory, keyed) = (self.directory.clone(), keyed.collect());
+        let work = move || directory.store_settings(keyed, defaults);
         let kept = self.config.placement.blocking(work).await;
         let kept = kept.map_err(|error| Refused::failed(error.error_code()))?;
         kept.map_err(|error| {
-            tracing::error!(?holder, %error, "settings not changed");
+            tracing::error!(%error, "settings not changed");
             Refused::failed(error.error_code())
         })?;
-        self.overrides.set(holder, configs);
+        self.overrides.set(changed);
         Ok(())
     }
 

@@ -10,7 +10,7 @@
 
 use super::{RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC};
 use crate::node::Node;
-use crate::overrides::{Configs, Holder};
+use crate::overrides::{self, Configs, Holder};
 use crate::refused::Refused;
 use crate::topic_settings::{self, Kind, parts};
 use crate::{broker_settings, group_settings};
@@ -50,30 +50,56 @@ pub(super) struct Outcome {
     pub(super) error_message: Option<String>,
 }
 
-/// Carries out each of the changes, in their order.
+/// Carries out each of the changes: topics in their order, and then all others at once.
 pub(super) async fn carry_out(
     node: &Arc<Node>,
     changes: Vec<Change>,
     validate_only: bool,
 ) -> Vec<Outcome> {
     let repeated = repeated(&changes);
-    let mut outcomes = Vec::with_capacity(changes.len());
-    for (change, is_repeated) in changes.into_iter().zip(repeated) {
-        let outcome = match is_repeated {
+    let mut outcomes: Vec<Result<(), Refused>> = Vec::with_capacity(changes.len());
+    let (mut others, mut places) = (Vec::new(), Vec::new());
+    for ((place, change), is_repeated) in changes.iter().enumerate().zip(repeated) {
+        let resource = match is_repeated {
             true => Err(Refused::invalid(
                 "the request names this resource more than once",
             )),
-            false => alter(node, &change, validate_only).await,
+            false => Resource::of(change, node.config.node_id),
         };
+        let resource = match resource {
+            Ok(resource) => resource,
+            Err(refused) => {
+                outcomes.push(Err(refused));
+                continue;
+            }
+        };
+        let changed = move |own: &Configs| changed(resource, change, own);
+        outcomes.push(match resource {
+            Resource::Topic(name) => node.alter_topic(name, validate_only, changed).await,
+            Resource::Other(holder) => {
+                places.push(place);
+                others.push((holder, Box::new(changed) as overrides::Change<'_>));
+                Ok(())
+            }
+        });
+    }
+    let altered = node.alter_overrides(&others, validate_only).await;
+    drop(others);
+    for (place, altered) in places.into_iter().zip(altered) {
+        if let Some(outcome) = outcomes.get_mut(place) {
+            *outcome = altered;
+        }
+    }
+    let outcome = |(change, outcome): (Change, _)| {
         let (error_code, error_message) = Refused::parts(outcome);
-        outcomes.push(Outcome {
+        Outcome {
             resource_type: change.resource_type,
             resource_name: change.resource_name,
             error_code,
             error_message,
-        });
-    }
-    outcomes
+        }
+    };
+    changes.into_iter().zip(outcomes).map(outcome).collect()
 }
 
 /// For each change whether the request names its resource more than once.
@@ -93,36 +119,31 @@ enum Resource<'a> {
     Other(Holder<'a>),
 }
 
-async fn alter(node: &Arc<Node>, change: &Change, validate_only: bool) -> Result<(), Refused> {
-    let mut seen = BTreeSet::new();
-    for Operation { name, .. } in &change.operations {
-        if !seen.insert(name) {
-            let message = format!("the request names setting '{name}' more than once");
-            return Err(Refused::invalid(message));
-        }
-    }
-    let resource = Resource::named(
-        change.resource_type,
-        &change.resource_name,
-        node.config.node_id,
-    )?;
-    let changed = |own: &Configs| {
-        let mut configs = match change.replaces {
-            true => Configs::new(),
-            false => own.clone(),
-        };
-        for operation in &change.operations {
-            apply(node, resource, &mut configs, operation)?;
-        }
-        Ok(configs)
+/// What becomes of a resource's own settings.
+fn changed(resource: Resource<'_>, change: &Change, own: &Configs) -> Result<Configs, Refused> {
+    let mut configs = match change.replaces {
+        true => Configs::new(),
+        false => own.clone(),
     };
-    match resource {
-        Resource::Topic(name) => node.alter_topic(name, validate_only, changed).await,
-        Resource::Other(holder) => node.alter_overrides(holder, validate_only, changed).await,
+    for operation in &change.operations {
+        apply(resource, &mut configs, operation)?;
     }
+    Ok(configs)
 }
 
 impl<'a> Resource<'a> {
+    /// The resource of a change whose settings are named once each.
+    fn of(change: &'a Change, node_id: i32) -> Result<Self, Refused> {
+        let mut seen = BTreeSet::new();
+        for Operation { name, .. } in &change.operations {
+            if !seen.insert(name) {
+                let message = format!("the request names setting '{name}' more than once");
+                return Err(Refused::invalid(message));
+            }
+        }
+        Self::named(change.resource_type, &change.resource_name, node_id)
+    }
+
     fn named(kind: i8, name: &'a str, node_id: i32) -> Result<Self, Refused> {
         match (kind, name) {
             (RESOURCE_TOPIC, name) => Ok(Resource::Topic(name)),
@@ -157,24 +178,19 @@ impl<'a> Resource<'a> {
         kind.ok_or_else(|| Refused::new(ErrorCode::INVALID_CONFIG, unknown))
     }
 
-    /// The value of a list that the resource does not have itself.
-    fn inherited(self, node: &Node, name: &str) -> String {
+    /// What a list begins with that the resource does not have itself: the default, as in Kafka,
+    /// whatever other layers say.
+    fn default_list(self, name: &str) -> &'static str {
         let setting = match self {
             Resource::Topic(_) => topic_settings::setting(name),
             Resource::Other(_) => topic_settings::setting_of_broker(name),
         };
-        let inherited = setting.map(|setting| setting.inherited(&node.layers()).0);
-        inherited.unwrap_or_default()
+        setting.map_or("", |setting| setting.default)
     }
 }
 
 /// Carries out one operation on a resource's own settings.
-fn apply(
-    node: &Node,
-    resource: Resource<'_>,
-    configs: &mut Configs,
-    wanted: &Operation,
-) -> Result<(), Refused> {
+fn apply(resource: Resource<'_>, configs: &mut Configs, wanted: &Operation) -> Result<(), Refused> {
     let name = &wanted.name;
     let value = || {
         let given = wanted.value.as_deref();
@@ -185,7 +201,7 @@ fn apply(
             configs.insert(name.clone(), value()?.to_owned());
         }
         DELETE => {
-            resource.kind_of(name)?;
+            // One that nobody has, too: it may be an earlier release's.
             configs.remove(name);
         }
         operation @ (APPEND | SUBTRACT) => {
@@ -194,9 +210,9 @@ fn apply(
                 let message = format!("'{name}' is no list that could be added to or taken from");
                 return Err(Refused::new(ErrorCode::INVALID_CONFIG, message));
             }
-            let current = configs.get(name).cloned();
-            let current = current.unwrap_or_else(|| resource.inherited(node, name));
-            let changed = combined(&current, value, operation == APPEND);
+            let current = configs.get(name).map(String::as_str);
+            let current = current.unwrap_or_else(|| resource.default_list(name));
+            let changed = combined(current, value, operation == APPEND);
             configs.insert(name.clone(), changed);
         }
         operation => {

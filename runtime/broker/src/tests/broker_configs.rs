@@ -133,6 +133,25 @@ async fn lists_grow_and_what_has_no_effect_is_kept_and_told() {
     assert_eq!((policy.0.as_str(), policy.1), ("delete,compact", 2));
     let threads = of_broker(&mut client, "background.threads").await;
     assert_eq!(threads, (Some("9".to_owned()), 2, false));
+    // What is added to is the holder's own list, or the default: no other layer's.
+    let less = vec![operation("log.cleanup.policy", SET, Some("compact"))];
+    assert_eq!(
+        change(&mut client, THIS, less, false).await,
+        ErrorCode::NONE
+    );
+    let more = vec![operation("log.cleanup.policy", APPEND, Some("delete"))];
+    assert_eq!(change(&mut client, ALL, more, false).await, ErrorCode::NONE);
+    let more = vec![operation("cleanup.policy", APPEND, Some("delete"))];
+    let topic = (2, "orders");
+    assert_eq!(
+        change(&mut client, topic, more, false).await,
+        ErrorCode::NONE
+    );
+    let policy = setting(&mut client, "orders", "cleanup.policy").await;
+    assert_eq!((policy.0.as_str(), policy.1), ("delete", 1));
+    delete(&mut client, THIS, "log.cleanup.policy").await;
+    let policy = of_broker(&mut client, "log.cleanup.policy").await;
+    assert_eq!(policy, (Some("delete".to_owned()), 3, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -329,11 +329,6 @@ fn senseless_changes() -> Vec<(
         (orders, vec![set("no.such", "1")], ErrorCode::INVALID_CONFIG),
         (
             orders,
-            vec![operation("no.such", DELETE, None)],
-            ErrorCode::INVALID_CONFIG,
-        ),
-        (
-            orders,
             vec![operation("retention.ms", SET, None)],
             ErrorCode::INVALID_REQUEST,
         ),

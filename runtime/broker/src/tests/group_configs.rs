@@ -106,7 +106,6 @@ async fn settings_that_no_group_can_have_are_refused_as_a_whole() {
         (READERS, set(HEARTBEAT, "60000"), invalid),
         (READERS, set("share.session.timeout.ms", "45000"), invalid),
         (READERS, set("retention.ms", "1"), invalid),
-        (READERS, operation("retention.ms", DELETE, None), invalid),
         (READERS, operation(SESSION, APPEND, Some("1")), invalid),
         (READERS, operation(SESSION, SET, None), request),
         ((GROUP, ""), set(SESSION, "50000"), request),
@@ -173,4 +172,97 @@ async fn a_group_that_lives_follows_its_settings_from_the_next_heartbeat_on() {
     tokio::time::sleep(Duration::from_secs(61)).await;
     let gone = Err(ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(beat(&mut client, "a", 1).await, gone);
+}
+
+/// Many groups' settings in one request.
+async fn set_all(client: &mut Client, groups: &[String]) -> Vec<ErrorCode> {
+    use incremental_alter_configs::AlterConfigsResource;
+    let resource = |group: &String| AlterConfigsResource {
+        resource_type: GROUP,
+        resource_name: group.clone(),
+        configs: vec![operation(SESSION, SET, Some("50000"))],
+    };
+    let request = IncrementalAlterConfigsRequest {
+        resources: groups.iter().map(resource).collect(),
+        validate_only: false,
+    };
+    let answer = client.ask(1, request).await;
+    let codes = answer.responses.iter().map(|answer| answer.error_code);
+    codes.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_with_settings_are_limited_and_a_request_is_stored_at_once() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let groups: Vec<String> = (0..10_001).map(|number| format!("g{number}")).collect();
+    let codes = set_all(&mut client, &groups).await;
+    assert_eq!(codes[..10_000], [ErrorCode::NONE; 10_000]);
+    assert_eq!(codes[10_000..], [ErrorCode::POLICY_VIOLATION]);
+    // One that has settings may change them, and one that goes makes room.
+    let again = set(&mut client, SESSION, "50000").await;
+    assert_eq!(again, ErrorCode::POLICY_VIOLATION);
+    let gone = vec![operation(SESSION, DELETE, None)];
+    let code = change(&mut client, (GROUP, "g7"), gone, false).await;
+    assert_eq!(code, ErrorCode::NONE);
+    assert_eq!(set(&mut client, SESSION, "50000").await, ErrorCode::NONE);
+    assert_eq!(set(&mut client, SESSION, "51000").await, ErrorCode::NONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_names_of_groups_with_settings_are_limited_all_together() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let long: Vec<String> = (0..150).map(|n| format!("{n:032000}")).collect();
+    let codes = set_all(&mut client, &long).await;
+    let taken = codes
+        .iter()
+        .filter(|code| **code == ErrorCode::NONE)
+        .count();
+    assert_eq!(taken, (4 << 20) / 32_000);
+    assert_eq!(codes[149], ErrorCode::POLICY_VIOLATION);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stored_settings_that_are_none_any_longer_do_not_keep_a_broker_from_opening() {
+    let storage = MemoryStorage::new();
+    let broker = open(storage.clone()).await;
+    let of = |pairs: &[(&str, &str)]| {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        pairs.iter().map(owned).collect()
+    };
+    let key = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+    let earlier = [
+        (
+            key("broker", "1"),
+            of(&[
+                ("log.retention.ms", "sometimes"),
+                ("log.old.setting", "1"),
+                ("log.segment.bytes", "2097152"),
+            ]),
+        ),
+        (
+            key("group", "readers"),
+            of(&[(SESSION, "1"), (HEARTBEAT, "6000")]),
+        ),
+    ];
+    let directory = &broker.node().directory;
+    directory
+        .store_settings(earlier.into(), None)
+        .expect("stored");
+    broker.halt();
+
+    let broker = open(storage.crash()).await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let segment = super::configs::setting(&mut client, "orders", "segment.bytes").await;
+    assert_eq!((segment.0.as_str(), segment.1), ("2097152", 2));
+    assert_eq!(told(&mut client, "readers", SESSION).await.1, 5);
+    assert_eq!(told(&mut client, "readers", HEARTBEAT).await.1, 8);
+    // The holder changes as ever, and what nobody knows is deleted.
+    let unknown = vec![operation("log.old.setting", DELETE, None)];
+    let this = (super::configs::BROKER, "1");
+    let code = change(&mut client, this, unknown, false).await;
+    assert_eq!(code, ErrorCode::NONE);
+    assert_eq!(set(&mut client, SESSION, "50000").await, ErrorCode::NONE);
 }

@@ -37,23 +37,10 @@ impl LogDirectory {
     /// open and those to come. The directory does not keep them: an opening is told them again.
     /// After an error those count that were before.
     pub fn set_defaults(&self, defaults: PartitionConfig) -> Result<(), LogError> {
-        let inner = &*self.inner;
         // No topic comes or changes meanwhile.
         let _structure = self.lock_structure()?;
-        let topics = self.topics();
-        let configs = topics
-            .iter()
-            .map(|topic| of_topic(defaults.clone(), &topic.name, &topic.configs));
-        let configs: Vec<PartitionConfig> = configs.collect::<Result<_, _>>()?;
-        *inner
-            .defaults
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = defaults;
-        for (topic, config) in topics.iter().zip(configs) {
-            for log in &topic.partitions {
-                log.set_config(config.clone());
-            }
-        }
+        let prepared = self.prepared(defaults)?;
+        self.put_in_force(prepared);
         Ok(())
     }
 
@@ -62,25 +49,52 @@ impl LogDirectory {
         lock(&self.inner.structure).catalogue.others.clone()
     }
 
-    /// Stores the settings of something that is no topic, durably; none are forgotten. `kind` is a
-    /// word. After an error it has those that it had.
+    /// Stores the settings of what is no topic, durably and all at once; where there are none they
+    /// are forgotten. Kinds are words. With `defaults`, these are in force as well, as
+    /// [`LogDirectory::set_defaults`] says. After an error everything is as it was.
     pub fn store_settings(
         &self,
-        kind: &str,
-        name: &str,
-        settings: Settings,
+        changes: OtherSettings,
+        defaults: Option<PartitionConfig>,
     ) -> Result<(), LogError> {
         let inner = &*self.inner;
         let mut structure = self.lock_structure()?;
+        // What may fail comes first.
+        let prepared = defaults.map(|defaults| self.prepared(defaults));
+        let prepared = prepared.transpose()?;
         let mut catalogue = structure.catalogue.clone();
-        let key = (kind.to_owned(), name.to_owned());
-        match settings.is_empty() {
-            true => catalogue.others.remove(&key),
-            false => catalogue.others.insert(key, settings),
-        };
+        for (key, settings) in changes {
+            match settings.is_empty() {
+                true => catalogue.others.remove(&key),
+                false => catalogue.others.insert(key, settings),
+            };
+        }
         self.note(catalogue.store(&*inner.storage))?;
         structure.catalogue = catalogue;
+        if let Some(prepared) = prepared {
+            self.put_in_force(prepared);
+        }
         Ok(())
+    }
+
+    /// What defaults come to for every topic. Under the lock of the structure.
+    fn prepared(&self, defaults: PartitionConfig) -> Result<Prepared, LogError> {
+        let topics = self.topics().into_iter().map(|topic| {
+            let config = of_topic(defaults.clone(), &topic.name, &topic.configs)?;
+            Ok((topic, config))
+        });
+        let topics = topics.collect::<Result<_, LogError>>()?;
+        Ok(Prepared { defaults, topics })
+    }
+
+    fn put_in_force(&self, prepared: Prepared) {
+        let defaults = &self.inner.defaults;
+        *defaults.write().unwrap_or_else(PoisonError::into_inner) = prepared.defaults;
+        for (topic, config) in prepared.topics {
+            for log in &topic.partitions {
+                log.set_config(config.clone());
+            }
+        }
     }
 
     fn served(&self, name: &str) -> Result<Topic, LogError> {
@@ -88,6 +102,12 @@ impl LogDirectory {
             name: name.to_owned(),
         })
     }
+}
+
+/// Defaults, and what they come to for every topic.
+struct Prepared {
+    defaults: PartitionConfig,
+    topics: Vec<(Topic, PartitionConfig)>,
 }
 
 /// A topic's settings over the defaults.

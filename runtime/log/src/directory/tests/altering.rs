@@ -103,15 +103,13 @@ fn settings_of_other_things_are_kept_beside_the_topics() {
     let directory = open(storage.clone());
     create(&directory, "orders", 1);
     let timeout = settings(&[("consumer.session.timeout.ms", "50000")]);
-    directory
-        .store_settings("group", "readers", timeout.clone())
-        .unwrap();
-    directory
-        .store_settings("broker", "", settings(&[("log.retention.ms", "5")]))
-        .unwrap();
-    directory
-        .store_settings("broker", "", BTreeMap::new())
-        .unwrap();
+    let store = |kind: &str, name: &str, settings| {
+        let key = (kind.to_owned(), name.to_owned());
+        directory.store_settings([(key, settings)].into(), None)
+    };
+    store("group", "readers", timeout.clone()).unwrap();
+    store("broker", "", settings(&[("log.retention.ms", "5")])).unwrap();
+    store("broker", "", BTreeMap::new()).unwrap();
     let again = open(storage.crash());
     let key = ("group".to_owned(), "readers".to_owned());
     assert_eq!(again.other_settings(), [(key, timeout)].into());
@@ -145,4 +143,42 @@ fn other_defaults_hold_for_what_is_open_and_what_comes_and_not_over_a_topics_own
     directory.alter_topic("audit", BTreeMap::new()).unwrap();
     let log = directory.partition("audit", 0).unwrap();
     assert_eq!(log.config().retention_ms, 77);
+}
+
+#[test]
+fn settings_that_cannot_be_in_force_are_not_stored() {
+    let storage = FaultyStorage::new();
+    let directory = open(storage.clone());
+    create(&directory, "orders", 1);
+    let key = ("broker".to_owned(), String::new());
+    let store = |retention_ms: i64| {
+        let given = settings(&[("log.retention.ms", &retention_ms.to_string())]);
+        let defaults = PartitionConfig {
+            retention_ms,
+            ..PartitionConfig::default()
+        };
+        directory.store_settings([(key.clone(), given)].into(), Some(defaults))
+    };
+    let in_force = || {
+        directory
+            .partition("orders", 0)
+            .unwrap()
+            .config()
+            .retention_ms
+    };
+    store(5).unwrap();
+    assert_eq!(in_force(), 5);
+    storage.inject(Fault {
+        kind: OperationKind::Write,
+        path_contains: "catalogue".to_owned(),
+        after: 0,
+        error: io::ErrorKind::Other,
+    });
+    store(7).unwrap_err();
+    assert_eq!(in_force(), 5);
+    directory.close(0).unwrap();
+    store(9).unwrap_err();
+    let again = open(storage);
+    let kept = again.other_settings();
+    assert_eq!(kept[&key], settings(&[("log.retention.ms", "5")]));
 }

@@ -23,7 +23,10 @@ const CHANGES: [(&str, Change); 6] = [
     }),
     ("other settings", |directory| {
         let settings = BTreeMap::from([("key".to_owned(), "value".to_owned())]);
-        directory.store_settings("kind", "name", settings)
+        directory.store_settings(
+            [(("kind".to_owned(), "name".to_owned()), settings)].into(),
+            None,
+        )
     }),
     ("defaults", |directory| {
         directory.set_defaults(PartitionConfig::default())
