@@ -262,6 +262,9 @@ impl ConsumerGroup {
         let profile = member.profile.updated(beat);
         let changed =
             (&profile.topics, &profile.regex) != (&member.profile.topics, &member.profile.regex);
+        if changed && beat.member_epoch == JOIN && !begins_anew {
+            self.check_late_join(&member.current, beat)?;
+        }
         if profile.instance_id != member.profile.instance_id {
             // What it was called before is free again.
             self.static_ids.retain(|_, holder| *holder != member_id);
@@ -405,6 +408,20 @@ impl ConsumerGroup {
         self.targets.insert(beat.member_id.clone(), target);
         self.members.insert(beat.member_id.clone(), member);
         Ok((beat.member_id.clone(), true))
+    }
+
+    /// A join of a known member with another subscription. It may have been sent long ago, before
+    /// what the member says now; once the member has gone on, only its own epoch changes that.
+    fn check_late_join(&self, current: &Current, beat: &Beat) -> Result<(), Refusal> {
+        if current.previous_epoch == JOIN {
+            return Ok(());
+        }
+        let message = format!(
+            "member {} is at epoch {} and subscribes otherwise; it must say that with its epoch, \
+             or leave before it joins again",
+            beat.member_id, current.epoch
+        );
+        Err(Refusal::new(ErrorCode::FENCED_MEMBER_EPOCH, message))
     }
 
     /// The member whose instance id the heartbeat brings under another member id.

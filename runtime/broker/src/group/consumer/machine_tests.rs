@@ -717,3 +717,38 @@ fn a_member_whose_leave_was_lost_and_that_joins_and_subscribes_again_gets_its_ta
         .expect("joins");
     assert_eq!(reply.assignment, Some(partitions("orders", 0..6)));
 }
+
+#[test]
+fn an_old_join_that_is_read_late_does_not_take_back_a_subscription() {
+    let mut room = Room::new();
+    room.topics.set("customers", 4);
+    room.beat(&all_of_it("a", JOIN, &["orders"]))
+        .expect("joins");
+    // The answer is lost; the member joins again, has its partitions, and then reads otherwise.
+    let reply = room.beat(&all_of_it("a", JOIN, &["orders"]));
+    let mut epoch = reply.expect("joins").member_epoch;
+    room.again("a", epoch, partitions("orders", 0..6));
+    let mut answered = Partitions::new();
+    for _ in 0..3 {
+        let beat = Beat {
+            owned: Some(answered),
+            ..all_of_it("a", epoch, &["customers"])
+        };
+        let reply = room.beat(&beat).expect("is believed");
+        epoch = reply.member_epoch;
+        answered = reply.assignment.expect("is told");
+    }
+    assert_eq!(answered, partitions("customers", 0..4));
+    let late = room.beat(&all_of_it("a", JOIN, &["orders"]));
+    assert_eq!(error(late), ErrorCode::FENCED_MEMBER_EPOCH);
+    let reply = room.again("a", epoch, partitions("customers", 0..4));
+    assert_eq!(reply.member_epoch, epoch);
+    let assigned = &room.group.members["a"].current.assigned;
+    assert_eq!(*assigned, partitions("customers", 0..4));
+    // One that says the same is an old one, or of a member whose answer was lost: it is told.
+    let same = room.beat(&all_of_it("a", JOIN, &["customers"]));
+    assert_eq!(
+        same.expect("is told").assignment,
+        Some(partitions("customers", 0..4))
+    );
+}
