@@ -11,6 +11,7 @@ use crate::broker_settings::{self, BrokerSetting};
 use crate::dispatch::RequestContext;
 use crate::group_settings::{self, GroupSetting};
 use crate::node::Node;
+use crate::overrides::GROUPS_MAX;
 use crate::refused::Refused;
 use crate::topic_settings::{self, Effective, Kind, Source};
 use millstream_protocol::messages::describe_configs::{
@@ -18,18 +19,38 @@ use millstream_protocol::messages::describe_configs::{
     DescribeConfigsSynonym,
 };
 use millstream_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Describes each resource of the request.
+/// How many resources are described before other tasks get the thread.
+const SLICE: usize = 64;
+
+/// Describes each resource of the request, once. What is repeated is refused, and so is more than
+/// there can be: an answer is a thousand times as large as what asks for it.
 pub(crate) async fn handle(
     node: &Arc<Node>,
     context: &RequestContext,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
-    let describe = |resource| {
-        let mut described = describe(node, context, resource);
-        for config in &mut described.configs {
+    let mut results = Vec::new();
+    let (mut described, mut groups) = (BTreeSet::new(), 0);
+    for (count, resource) in request.resources.into_iter().enumerate() {
+        if count % SLICE == SLICE - 1 {
+            tokio::task::yield_now().await;
+        }
+        groups += usize::from(resource.resource_type == RESOURCE_GROUP);
+        let asked = if !described.insert(key(&resource)) {
+            let message = "the request names this resource more than once";
+            Err(Refused::invalid(message))
+        } else if groups > GROUPS_MAX {
+            let message = format!("the request names more than {GROUPS_MAX} groups");
+            Err(Refused::invalid(message))
+        } else {
+            Ok(())
+        };
+        let mut result = describe(node, context, resource, asked);
+        for config in &mut result.configs {
             if !synonyms {
                 config.synonyms.clear();
             }
@@ -37,28 +58,37 @@ pub(crate) async fn handle(
                 config.documentation = None;
             }
         }
-        described
-    };
+        results.push(result);
+    }
     DescribeConfigsResponse {
-        results: request.resources.into_iter().map(describe).collect(),
+        results,
         ..Default::default()
     }
+}
+
+/// What two names of one resource have in common.
+fn key(resource: &DescribeConfigsResource) -> (i8, String) {
+    let (kind, name) = (resource.resource_type, &resource.resource_name);
+    let number = name.parse::<i32>().ok().filter(|_| kind == RESOURCE_BROKER);
+    let name = number.map_or_else(|| name.clone(), |number| number.to_string());
+    (kind, name)
 }
 
 fn describe(
     node: &Node,
     context: &RequestContext,
     resource: DescribeConfigsResource,
+    asked: Result<(), Refused>,
 ) -> DescribeConfigsResult {
     let name = &resource.resource_name;
-    let found = match resource.resource_type {
+    let found = asked.and_then(|()| match resource.resource_type {
         RESOURCE_TOPIC => topic(node, name),
         RESOURCE_BROKER => broker(node, context, name),
         RESOURCE_GROUP => group(node, name),
         other => Err(Refused::invalid(format!(
             "resources of type {other} have no settings"
         ))),
-    };
+    });
     let asked = |config: &DescribeConfigsResourceResult| match &resource.configuration_keys {
         Some(keys) if !keys.is_empty() => keys.contains(&config.name),
         _ => true,

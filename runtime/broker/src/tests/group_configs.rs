@@ -266,3 +266,46 @@ async fn stored_settings_that_are_none_any_longer_do_not_keep_a_broker_from_open
     assert_eq!(code, ErrorCode::NONE);
     assert_eq!(set(&mut client, SESSION, "50000").await, ErrorCode::NONE);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_request_repeats_is_described_once() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let resource = |(kind, name): (i8, &str)| describe_configs::DescribeConfigsResource {
+        resource_type: kind,
+        resource_name: name.to_owned(),
+        configuration_keys: None,
+    };
+    let one = [(2, "orders"), (4, "1"), (4, ""), (GROUP, "a"), (GROUP, "b")];
+    let again = [
+        (2, "orders"),
+        (4, "1"),
+        (4, "01"),
+        (4, "+1"),
+        (4, ""),
+        (GROUP, "a"),
+    ];
+    let request = DescribeConfigsRequest {
+        resources: one.into_iter().chain(again).map(resource).collect(),
+        ..Default::default()
+    };
+    let answer = client.ask(4, request).await;
+    let (told, repeated) = answer.results.split_at(one.len());
+    assert!(told.iter().all(|told| !told.configs.is_empty()));
+    for told in repeated {
+        assert_eq!(told.error_code, ErrorCode::INVALID_REQUEST);
+        assert!(told.configs.is_empty());
+    }
+    let names: Vec<String> = (0..10_001).map(|number| format!("g{number}")).collect();
+    let request = DescribeConfigsRequest {
+        resources: names.iter().map(|name| resource((GROUP, name))).collect(),
+        ..Default::default()
+    };
+    let answer = client.ask(4, request).await;
+    let told = answer
+        .results
+        .iter()
+        .filter(|told| !told.configs.is_empty());
+    assert_eq!(told.count(), 10_000);
+}
