@@ -206,8 +206,17 @@ impl Connection {
                 Step::Gone => self.open = false,
                 Step::Leave(Outcome::Nothing) => {}
                 Step::Leave(Outcome::Answer(frame)) => {
-                    // A peer that takes no answers asks no more questions.
-                    if !hand_over(frame, &outgoing, is_socket).await {
+                    // A peer that takes no answers asks no more questions. Those that it has asked
+                    // go on: they may hold, or be next in turn for, what others wait for.
+                    let mut handed = pin!(hand_over(frame, &outgoing, is_socket));
+                    let handed = poll_fn(|task| {
+                        let handed = handed.as_mut().poll(task);
+                        if handed.is_pending() {
+                            self.poll_requests(task, 1);
+                        }
+                        handed
+                    });
+                    if !handed.await {
                         self.open = false;
                     }
                 }
@@ -248,7 +257,7 @@ impl Connection {
             // Also where none of those that have come may begin.
             self.shared.ending.store(true, Ordering::Relaxed);
         }
-        let closes = self.poll_requests(task);
+        let closes = self.poll_requests(task, 0);
         if matches!(self.in_flight.front(), Some(Slot::Done { .. }))
             && let Some(Slot::Done { outcome, .. }) = self.in_flight.pop_front()
         {
@@ -276,9 +285,9 @@ impl Connection {
     }
 
     /// Lets every request go on; says whether one of them closes the connection.
-    fn poll_requests(&mut self, task: &mut Context<'_>) -> bool {
+    fn poll_requests(&mut self, task: &mut Context<'_>, leaving: u64) -> bool {
         let mut closes = false;
-        let left = self.begun - self.in_flight.len() as u64;
+        let left = self.begun - self.in_flight.len() as u64 - leaving;
         self.shared.oldest.store(left + 1, Ordering::Relaxed);
         for slot in &mut self.in_flight {
             let Slot::Waits {

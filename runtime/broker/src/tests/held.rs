@@ -104,6 +104,41 @@ async fn lets_go_in_time(broker: &Broker, line: &Line) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_no_answers_keeps_nobody_from_the_locks_that_it_waits_for() {
+    let broker = broker_with(|_| ()).await;
+    let line = Line::new(&broker);
+    for _ in 0..QUEUE {
+        line.send(12, &MetadataRequest::default(), None).await;
+    }
+    line.settled().await;
+    line.send(12, &fetch_request("empty", 0, 0, FOREVER_MS), None)
+        .await;
+    let changes = broker.node().partitions.lock_changes().await;
+    let topic = create_topics::CreatableTopic {
+        name: "theirs".to_owned(),
+        num_partitions: 1,
+        replication_factor: -1,
+        ..Default::default()
+    };
+    let creation = CreateTopicsRequest {
+        topics: vec![topic],
+        ..Default::default()
+    };
+    line.send(7, &creation, None).await;
+    line.settled().await;
+    // The fetch has an answer, which there is no room for; then the creation's turn comes.
+    let mut client = Client::connect(&broker);
+    client
+        .produce("empty", 0, super::harness::batch(&["x"]))
+        .await;
+    line.settled().await;
+    drop(changes);
+    let ours = client.create_topic("ours", 1);
+    let ours = tokio::time::timeout(Duration::from_secs(1), ours).await;
+    assert!(ours.is_ok(), "it waits for a peer that reads nothing");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fetch_that_waits_keeps_its_room_only_while_nobody_needs_it() {
     let broker = broker_with(|_| ()).await;
     let line = Line::new(&broker);
