@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! heartbeat ─▶ resolve: known and new enough? ──yes──────────────────────▶ view ─▶ group
-//!                 └─ no ─▶ one at a time, a slice of names after the other ──┘
+//!                 └─ no ─▶ one new and one known at a time, in slices of names ──┘
 //! ```
 //!
 //! Invariants:
-//! - an expression is matched by one task at a time, and again only when names of topics have come
-//!   or gone and ten times as long has passed as it took; until then its last answer counts;
+//! - new expressions are matched one at a time, and known ones beside them, but again only when
+//!   names of topics have come or gone and ten times as long has passed as it took; until then the
+//!   last answer counts;
 //! - a view that is not of the present topics has a version that no table has.
 //!
 //! Never: matches under a lock that a group or a topic needs.
@@ -47,8 +48,10 @@ struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Resolutions {
     known: Mutex<Known>,
-    /// Held by who matches.
+    /// Held by who matches one that is not known.
     lane: Arc<tokio::sync::Mutex<()>>,
+    /// Held by who matches one again: members that are there do not wait behind those that come.
+    lane_again: Arc<tokio::sync::Mutex<()>>,
     outdated_views: AtomicU64,
 }
 
@@ -83,7 +86,7 @@ impl Resolutions {
         known.by_regex.insert(regex.to_owned(), found);
     }
 
-    /// Held, it keeps expressions from being matched.
+    /// Held, it keeps new expressions from being matched.
     #[cfg(test)]
     pub(crate) async fn hold(&self) -> tokio::sync::OwnedMutexGuard<()> {
         self.lane.clone().lock_owned().await
@@ -147,15 +150,14 @@ impl Node {
     async fn resolve_one(&self, regex: &str) -> Result<(Names, bool), ErrorCode> {
         let resolutions = &self.partitions.resolutions;
         let is_new = |found: &Found| found.version == self.partitions.names_version();
-        let lane = resolutions.lane.clone();
         let known = resolutions.known(regex);
         let _lane = match known {
             Some(found) if is_new(&found) => return Ok((found.names, false)),
-            Some(found) => match lane.try_lock_owned() {
+            Some(found) => match resolutions.lane_again.clone().try_lock_owned() {
                 Ok(lane) if found.again_ms <= self.now_ms() => lane,
                 _ => return Ok((found.names, true)),
             },
-            None => lane.lock_owned().await,
+            None => resolutions.lane.clone().lock_owned().await,
         };
         if let Some(found) = resolutions.known(regex)
             && is_new(&found)

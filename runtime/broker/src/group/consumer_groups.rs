@@ -154,18 +154,16 @@ fn failed(error: ErrorCode) -> Refusal {
 
 /// The expressions of a group, with that of a heartbeat.
 fn expressions(group: &ConsumerGroup, beat: &Beat) -> Result<BTreeSet<String>, Refusal> {
-    let mut expressions = group.expressions();
+    let others = group.expressions_but(&beat.member_id);
     let new = beat.regex.clone().filter(|regex| !regex.is_empty());
-    if expressions.len() >= EXPRESSIONS_MAX
-        && new
-            .as_ref()
-            .is_some_and(|regex| !expressions.contains(regex))
+    if others.len() >= EXPRESSIONS_MAX && new.as_ref().is_some_and(|regex| !others.contains(regex))
     {
         let message = format!(
             "the members of the group have {EXPRESSIONS_MAX} different regular expressions already"
         );
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
+    let mut expressions = group.expressions();
     expressions.extend(new);
     Ok(expressions)
 }

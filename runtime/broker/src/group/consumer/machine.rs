@@ -75,9 +75,14 @@ impl ConsumerGroup {
 
     /// The regular expressions by which somebody reads topics.
     pub(crate) fn expressions(&self) -> BTreeSet<String> {
-        let profiles = self.members.values().map(|member| &member.profile);
-        profiles
-            .filter_map(|profile| profile.regex.clone())
+        self.expressions_but("")
+    }
+
+    /// Those of all members but this one.
+    pub(crate) fn expressions_but(&self, member_id: &str) -> BTreeSet<String> {
+        let others = self.members.iter().filter(|(id, _)| *id != member_id);
+        others
+            .filter_map(|(_, member)| member.profile.regex.clone())
             .collect()
     }
 
