@@ -270,7 +270,7 @@ impl SyncLoop {
 
 /// Whether a sync at intervals that ended so has lost nothing, and may be done the next time.
 fn may_be_over(directory: &LogDirectory, error: &LogError) -> bool {
-    !directory.poisoned() && !matches!(error, LogError::Closed)
+    !directory.poisoned() && !matches!(error, LogError::Closed | LogError::Poisoned { .. })
 }
 
 /// A sync under way; when it panics, nobody must wait for it.

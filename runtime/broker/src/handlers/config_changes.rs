@@ -189,6 +189,9 @@ impl<'a> Resource<'a> {
     }
 }
 
+/// The longest value that a string of the protocol can tell of.
+const VALUE_BYTES_MAX: usize = i16::MAX as usize;
+
 /// Carries out one operation on a resource's own settings.
 fn apply(resource: Resource<'_>, configs: &mut Configs, wanted: &Operation) -> Result<(), Refused> {
     let name = &wanted.name;
@@ -213,6 +216,10 @@ fn apply(resource: Resource<'_>, configs: &mut Configs, wanted: &Operation) -> R
             let current = configs.get(name).map(String::as_str);
             let current = current.unwrap_or_else(|| resource.default_list(name));
             let changed = combined(current, value, operation == APPEND);
+            if changed.len() > VALUE_BYTES_MAX {
+                let message = format!("'{name}' would be longer than {VALUE_BYTES_MAX} bytes");
+                return Err(Refused::new(ErrorCode::INVALID_CONFIG, message));
+            }
             configs.insert(name.clone(), changed);
         }
         operation => {

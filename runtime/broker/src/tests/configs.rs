@@ -541,3 +541,19 @@ async fn no_memory_for_answers_is_refused_at_open() {
     let reason = refused.expect_err("refused").to_string();
     assert!(reason.contains("fetch.answers.max.bytes"), "{reason}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_grows_no_longer_than_a_string_of_the_protocol() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let topic = (2, "orders");
+    let name = "leader.replication.throttled.replicas";
+    for (times, expected) in [(1, ErrorCode::NONE), (2, ErrorCode::INVALID_CONFIG)] {
+        let more: Vec<String> = (0..2_000).map(|at| format!("{times}:{at:07}")).collect();
+        let more = vec![operation(name, APPEND, Some(&more.join(",")))];
+        let code = change(&mut client, topic, more, false).await;
+        assert_eq!(code, expected, "addition {times}");
+    }
+    assert!(setting(&mut client, "orders", name).await.0.len() > 10_000);
+}
