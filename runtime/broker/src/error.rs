@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// The log directory could not be opened, written or closed.
-    #[error("log directory: {0}")]
+    #[error(transparent)]
     Log(#[from] LogError),
     /// The address could not be bound.
     #[error("cannot listen on {address}: {source}; choose another port, or 0 for any free one")]

@@ -134,8 +134,7 @@ async fn delete_offsets(
         !gone.is_empty(),
         "group {group} has committed nothing there (see `millstream groups offsets {group}`)"
     );
-    let deleted = admin.delete_group_offsets(group, &gone).await;
-    deleted.with_context(|| format!("cannot delete offsets of group {group}"))?;
+    admin.delete_group_offsets(group, &gone).await?;
     for partition in gone {
         output.line(format_args!("deleted the offset of {group} at {partition}"))?;
     }

@@ -181,10 +181,7 @@ async fn create(
             return Ok(());
         }
     }
-    admin
-        .create_topic(&topic)
-        .await
-        .with_context(|| format!("cannot create topic {name}"))?;
+    admin.create_topic(&topic).await?;
     let created = admin.topic(name).await?;
     output.line(format_args!(
         "created {name} with {} partitions",

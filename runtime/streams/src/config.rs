@@ -181,7 +181,7 @@ impl StreamsConfig {
             .find(|(locked, _)| *locked == name)
         {
             Some((_, held)) if held != value => Err(StreamsError::Config(format!(
-                "{name}={value} is refused: processing.guarantee={} holds it at {held}; \
+                "{name}={value} is refused: processing.guarantee={} needs {name}={held}; \
                  leave the setting out, or choose another guarantee",
                 self.guarantee.name(),
             ))),
