@@ -8,7 +8,7 @@
 //! in force.
 //! Never: changes anything when only validation is asked for.
 
-use super::{RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC};
+use super::{RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, repeated};
 use crate::node::Node;
 use crate::overrides::{self, Configs, Holder};
 use crate::refused::Refused;
@@ -56,11 +56,11 @@ pub(super) async fn carry_out(
     changes: Vec<Change>,
     validate_only: bool,
 ) -> Vec<Outcome> {
-    let repeated = repeated(&changes);
+    let repeated = repeated(changes.iter().map(named));
     let mut outcomes: Vec<Result<(), Refused>> = Vec::with_capacity(changes.len());
     let (mut others, mut places) = (Vec::new(), Vec::new());
-    for ((place, change), is_repeated) in changes.iter().enumerate().zip(repeated) {
-        let resource = match is_repeated {
+    for (place, change) in changes.iter().enumerate() {
+        let resource = match repeated.contains(&named(change)) {
             true => Err(Refused::invalid(
                 "the request names this resource more than once",
             )),
@@ -102,14 +102,9 @@ pub(super) async fn carry_out(
     changes.into_iter().zip(outcomes).map(outcome).collect()
 }
 
-/// For each change whether the request names its resource more than once.
-fn repeated(changes: &[Change]) -> Vec<bool> {
-    let key = |change: &Change| (change.resource_type, change.resource_name.clone());
-    let mut seen = BTreeSet::new();
-    let again = changes.iter().map(key);
-    let again: BTreeSet<_> = again.filter(|key| !seen.insert(key.clone())).collect();
-    let is_repeated = |change| again.contains(&key(change));
-    changes.iter().map(is_repeated).collect()
+/// The resource that a change is about.
+fn named(change: &Change) -> (i8, &str) {
+    (change.resource_type, &change.resource_name)
 }
 
 /// A resource that has settings.

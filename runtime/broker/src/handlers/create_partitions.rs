@@ -5,6 +5,7 @@
 //! Invariants: every topic of the request is answered, each with its own error and message.
 //! Never: changes anything when `validate_only` is set.
 
+use super::repeated;
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use crate::refused::Refused;
@@ -23,9 +24,7 @@ pub(crate) async fn handle(
     _context: &RequestContext,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
-    let mut seen = BTreeSet::new();
-    let names = request.topics.iter().map(|topic| &topic.name);
-    let repeated: BTreeSet<String> = names.filter(|name| !seen.insert(*name)).cloned().collect();
+    let repeated = repeated(request.topics.iter().map(|topic| topic.name.clone()));
     let mut outcomes = Vec::new();
     let mut answered = BTreeSet::new();
     for topic in request.topics {

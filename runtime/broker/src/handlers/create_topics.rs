@@ -6,7 +6,7 @@
 //! that are created are created together.
 //! Never: creates anything when `validate_only` is set.
 
-use super::REPLICATION_FACTOR;
+use super::{REPLICATION_FACTOR, repeated};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use crate::refused::Refused;
@@ -39,16 +39,11 @@ pub(crate) async fn handle(
     if partitions_asked_for(node, &request) > i64::from(PARTITIONS_MAX) {
         return too_many(node, request);
     }
-    let mut seen = BTreeSet::new();
-    let mut repeated = BTreeSet::new();
-    for topic in &request.topics {
-        if !seen.insert(topic.name.clone()) {
-            repeated.insert(topic.name.clone());
-        }
-    }
+    let repeated = repeated(request.topics.iter().map(|topic| topic.name.clone()));
     let mut outcomes = Vec::new();
+    let mut answered = BTreeSet::new();
     for topic in request.topics {
-        if !seen.remove(&topic.name) {
+        if !answered.insert(topic.name.clone()) {
             continue;
         }
         let planned = if repeated.contains(&topic.name) {

@@ -6,7 +6,7 @@
 //! Invariants: never answers an offset beyond what the isolation level may read.
 //! Never: waits.
 
-use super::{LEADER_EPOCH, check_leader_epoch};
+use super::{LEADER_EPOCH, check_leader_epoch, repeated};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use millstream_log::ReadError;
@@ -15,7 +15,6 @@ use millstream_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopic, ListOffsetsTopicResponse,
 };
 use millstream_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The first version whose answer tells the leader epoch.
@@ -36,7 +35,7 @@ pub(crate) async fn handle(
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let committed = request.isolation_level == READ_COMMITTED;
-    let repeated = repeated(&request.topics);
+    let repeated = repeated(named(&request.topics));
     let look_up = |topic: &str, asked: &ListOffsetsPartition| {
         if repeated.contains(&(topic.to_owned(), asked.partition_index)) {
             return Err(ErrorCode::INVALID_REQUEST);
@@ -82,16 +81,12 @@ pub(crate) async fn handle(
     }
 }
 
-/// The partitions that the request names more than once.
-fn repeated(topics: &[ListOffsetsTopic]) -> BTreeSet<(String, i32)> {
-    let mut seen = BTreeSet::new();
-    let partitions = topics.iter().flat_map(|topic| {
+/// The partitions of the request.
+fn named(topics: &[ListOffsetsTopic]) -> impl Iterator<Item = (String, i32)> {
+    topics.iter().flat_map(|topic| {
         let indexes = topic.partitions.iter();
         indexes.map(|partition| (topic.name.clone(), partition.partition_index))
-    });
-    partitions
-        .filter(|partition| !seen.insert(partition.clone()))
-        .collect()
+    })
 }
 
 /// Whether a version of the request knows this special timestamp, if it is one.

@@ -48,6 +48,13 @@ pub(crate) mod txn_offset_commit;
 pub(crate) mod write_txn_markers;
 
 use millstream_protocol::ErrorCode;
+use std::collections::BTreeSet;
+
+/// What a request names more than once.
+fn repeated<T: Ord + Clone>(named: impl Iterator<Item = T>) -> BTreeSet<T> {
+    let mut seen = BTreeSet::new();
+    named.filter(|one| !seen.insert(one.clone())).collect()
+}
 
 /// The leader epoch of every partition: there is one broker, and it never changes its mind.
 pub(crate) const LEADER_EPOCH: i32 = 0;
