@@ -29,14 +29,13 @@ class Suite:
     or not. `only_on`: the one broker that it is for, whatever was asked. `settings`: more of the
     broker's, by Kafka's names. `kafka`: a kind of Apache Kafka other than the plain one.
     `partitions`: how many a topic gets that is created by its first use, where it is (`creates`);
-    `node`, `port`: the broker's number, and its port where it may not be just any. `by_hand`: runs
-    only when it is named.
+    `node`, `port`: the broker's number, and its port where it may not be just any.
     """
 
     def __init__(self, name, what, prepare=jars.fetch, everywhere=False, only_on=None, **more):
         self.name, self.what, self.prepare = name, what, prepare
         self.everywhere, self.only_on = everywhere, only_on
-        self.settings, self.by_hand = more.pop("settings", ()), more.pop("by_hand", False)
+        self.settings = more.pop("settings", ())
         self.partitions, self.kafka = more.pop("partitions", 1), more.pop("kafka", None)
         self.node, self.port = more.pop("node", 1), more.pop("port", None)
         self.creates = more.pop("creates", True)
