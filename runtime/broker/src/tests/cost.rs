@@ -72,19 +72,23 @@ async fn cost_of_produce_and_fetch_in_process() {
     );
 }
 
-/// Topics `t0`, `t1`, …, and how long it took to create them, or to delete them.
-async fn many_topics(client: &mut Client, count: usize, partitions: i32) -> [Duration; 2] {
-    let names = || (0..count).map(|number| format!("t{number}"));
-    let new = names().map(|name| CreatableTopic {
+fn creation(names: impl Iterator<Item = String>, partitions: i32) -> CreateTopicsRequest {
+    let new = names.map(|name| CreatableTopic {
         name,
         num_partitions: partitions,
         replication_factor: -1,
         ..Default::default()
     });
-    let create = CreateTopicsRequest {
+    CreateTopicsRequest {
         topics: new.collect(),
         ..Default::default()
-    };
+    }
+}
+
+/// Topics `t0`, `t1`, …, and how long it took to create them, or to delete them.
+async fn many_topics(client: &mut Client, count: usize, partitions: i32) -> [Duration; 2] {
+    let names = || (0..count).map(|number| format!("t{number}"));
+    let create = creation(names(), partitions);
     let started = Instant::now();
     let answer = client.ask(7, create).await;
     assert!(answer.topics.iter().all(|topic| topic.error_code.is_ok()));
@@ -118,16 +122,7 @@ async fn cost_of_a_hundred_topics_in_one_request_and_of_the_first_stop_after_a_t
     let mut client = Client::connect(&broker);
     let [created, deleted] = many_topics(&mut client, 100, 1).await;
     println!("100 topics: created in {created:?}, deleted in {deleted:?}");
-    let new = (0..1_000).map(|number| CreatableTopic {
-        name: format!("p{number}"),
-        num_partitions: 3,
-        replication_factor: -1,
-        ..Default::default()
-    });
-    let create = CreateTopicsRequest {
-        topics: new.collect(),
-        ..Default::default()
-    };
+    let create = creation((0..1_000).map(|number| format!("p{number}")), 3);
     let started = Instant::now();
     client.ask(7, create).await;
     println!("1,000 topics of 3: created in {:?}", started.elapsed());

@@ -264,26 +264,35 @@ async fn every_durability_serves_on_threads() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn x2_a_sync_at_intervals_that_could_not_be_done_is_done_at_the_next_one() {
-    let storage = FaultyStorage::new();
-    let interval = Duration::from_millis(100);
+/// A broker that syncs at intervals, on a disk that fails once, and a client that has its topic.
+async fn at_intervals(
+    storage: &FaultyStorage,
+    interval: Duration,
+    (kind, path): (OperationKind, &str),
+) -> (Broker, Client) {
     let config = BrokerConfig {
         durability: Durability::Interval(interval),
         ..config()
     };
-    let storage_of_broker = Arc::new(storage.clone());
-    let broker = Broker::open(storage_of_broker, config)
-        .await
-        .expect("opens");
+    let broker = Broker::open(Arc::new(storage.clone()), config).await;
+    let broker = broker.expect("opens");
     let mut client = Client::connect(&broker);
     client.create_topic("orders", 1).await;
     storage.inject(Fault {
-        kind: OperationKind::Write,
-        path_contains: "orders-0/leader-epoch".to_owned(),
+        kind,
+        path_contains: path.to_owned(),
         after: 0,
         error: io::ErrorKind::Other,
     });
+    (broker, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn x2_a_sync_at_intervals_that_could_not_be_done_is_done_at_the_next_one() {
+    let storage = FaultyStorage::new();
+    let interval = Duration::from_millis(100);
+    let fault = (OperationKind::Write, "orders-0/leader-epoch");
+    let (broker, mut client) = at_intervals(&storage, interval, fault).await;
     let first = client.produce("orders", 0, batch(&["a"])).await;
     assert_eq!(first.error_code, ErrorCode::NONE);
     tokio::time::sleep(interval * 3 / 2).await;
@@ -304,22 +313,8 @@ async fn x2_a_sync_at_intervals_that_could_not_be_done_is_done_at_the_next_one()
 async fn l2_a_sync_at_intervals_that_failed_is_not_tried_again() {
     let storage = FaultyStorage::new();
     let interval = Duration::from_millis(100);
-    let config = BrokerConfig {
-        durability: Durability::Interval(interval),
-        ..config()
-    };
-    let storage_of_broker = Arc::new(storage.clone());
-    let broker = Broker::open(storage_of_broker, config)
-        .await
-        .expect("opens");
-    let mut client = Client::connect(&broker);
-    client.create_topic("orders", 1).await;
-    storage.inject(Fault {
-        kind: OperationKind::SyncFile,
-        path_contains: "orders-0".to_owned(),
-        after: 0,
-        error: io::ErrorKind::Other,
-    });
+    let fault = (OperationKind::SyncFile, "orders-0");
+    let (broker, mut client) = at_intervals(&storage, interval, fault).await;
     client.produce("orders", 0, batch(&["a"])).await;
     tokio::time::sleep(interval * 5).await;
     let refused = client.produce("orders", 0, batch(&["b"])).await;

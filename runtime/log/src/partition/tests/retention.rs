@@ -201,13 +201,9 @@ fn new_records_without_a_timestamp_keep_the_segment_that_is_written() {
     assert_eq!(log.apply_retention(NOW + 2_002).unwrap(), 1);
 }
 
-#[test]
-fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_everything() {
+/// Two batches, of which the first is durable; `take` lets retention take both, and the power goes.
+fn a_retry_is_known_after_a_cut(changes: &PartitionConfig, take: impl FnOnce(&PartitionLog)) {
     let storage = MemoryStorage::new();
-    let changes = PartitionConfig {
-        retention_ms: 1_000,
-        ..config()
-    };
     let setup = |storage: MemoryStorage, recovery| PartitionSetup {
         config: changes.clone(),
         durability: Durability::Interval(std::time::Duration::from_millis(5)),
@@ -217,7 +213,7 @@ fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_everything()
     log.put(batch(2, stamp(9, 0, 0)));
     log.flush().unwrap();
     log.put(batch(2, stamp(9, 0, 2)));
-    assert_eq!(log.apply_retention(NOW + 10_000).unwrap(), 1);
+    take(&log);
     let recovery = Recovery::Unclean {
         checkpoint_offset: 2,
     };
@@ -228,34 +224,29 @@ fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_everything()
     assert_eq!(cut.put(batch(1, stamp(9, 0, 4))).base_offset, 4);
 }
 
+#[test]
+fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_everything() {
+    let changes = PartitionConfig {
+        retention_ms: 1_000,
+        ..config()
+    };
+    a_retry_is_known_after_a_cut(&changes, |log| {
+        assert_eq!(log.apply_retention(NOW + 10_000).unwrap(), 1);
+    });
+}
+
 /// A new record is behind what goes, in a segment whose own start is not durable yet.
 #[test]
 fn p1_a_retry_is_known_after_a_power_cut_right_after_retention_took_a_part() {
-    let storage = MemoryStorage::new();
     let changes = PartitionConfig {
         retention_ms: 1_000,
         segment_bytes: 100,
         ..config()
     };
-    let setup = |storage: MemoryStorage, recovery| PartitionSetup {
-        config: changes.clone(),
-        durability: Durability::Interval(std::time::Duration::from_millis(5)),
-        ..setup(Arc::new(storage), recovery)
-    };
-    let log = PartitionLog::open(setup(storage.clone(), Recovery::Clean)).unwrap();
-    log.put(batch(2, stamp(9, 0, 0)));
-    log.flush().unwrap();
-    log.put(batch(2, stamp(9, 0, 2)));
-    log.put(batch_at(NOW + 10_000, 1, ProducerStamp::NONE));
-    assert_eq!(log.apply_retention(NOW + 10_000).unwrap(), 2);
-    let recovery = Recovery::Unclean {
-        checkpoint_offset: 2,
-    };
-    let cut = PartitionLog::open(setup(storage.crash(), recovery)).unwrap();
-    let offsets = cut.offsets();
-    assert_eq!((offsets.log_start, offsets.log_end), (4, 4));
-    assert!(cut.put(batch(2, stamp(9, 0, 2))).duplicate);
-    assert_eq!(cut.put(batch(1, stamp(9, 0, 4))).base_offset, 4);
+    a_retry_is_known_after_a_cut(&changes, |log| {
+        log.put(batch_at(NOW + 10_000, 1, ProducerStamp::NONE));
+        assert_eq!(log.apply_retention(NOW + 10_000).unwrap(), 2);
+    });
 }
 
 #[test]
