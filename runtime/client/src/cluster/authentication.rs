@@ -1,8 +1,9 @@
 //! SASL on a connection: before its first request, and again before the broker's trust ends.
 //!
 //! Invariants: no other request is sent between the first and the last message of an exchange; a
-//! session that the broker limits is renewed on the same connection, at 85 to 95 % of its time, or
-//! the connection is closed.
+//! session that the broker limits is renewed on the same connection, at 85 to 95 % of its time and
+//! a second before its end, or the connection is closed; what is sent later waits for that, even
+//! if the renewal itself begins late.
 //! Never: tries the same credentials again by itself.
 
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use millstream_protocol::messages::{
     SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse,
 };
 use millstream_protocol::{ApiKey, ErrorCode, Request, SecretBytes};
+
+use tokio::time::Instant;
 
 use super::connection::Shared;
 use super::establish::Refusal;
@@ -25,6 +28,9 @@ use crate::transport::BrokerAddress;
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(3600);
 /// Brokers take no renewal within a second of the last proof.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(1100);
+/// For what was sent just before a renewal and is still on its way, or stands behind another
+/// request: a broker that reads it after the session's end closes the connection.
+const WAY_MAX: Duration = Duration::from_secs(1);
 
 /// Whose proof a connection begins with, and to whom.
 #[derive(Clone, Debug)]
@@ -161,7 +167,9 @@ impl Authentication {
         mut lifetime: Duration,
     ) {
         while !lifetime.is_zero() {
-            tokio::time::sleep(renewal_pause(lifetime, self.random)).await;
+            let due = Instant::now() + renewal_pause(lifetime, self.random);
+            shared.hold_from(due);
+            tokio::time::sleep_until(due).await;
             shared.hold();
             match self.prove(&shared, &versions, RENEWAL_PATIENCE).await {
                 Ok(next) => lifetime = next,
@@ -180,6 +188,7 @@ impl Authentication {
 fn renewal_pause(lifetime: Duration, random: f64) -> Duration {
     lifetime
         .mul_f64(0.85 + 0.1 * random.clamp(0.0, 1.0))
+        .min(lifetime.saturating_sub(WAY_MAX))
         .max(RENEWAL_PAUSE_MIN)
 }
 

@@ -283,6 +283,26 @@ async fn a_session_is_renewed_on_its_connection_and_nothing_is_sent_in_between()
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_sent_after_the_renewal_was_due_waits_for_it_even_if_that_is_late() {
+    let broker = SaslBroker::new(Manners {
+        lifetime_ms: 60_000,
+        ..Manners::default()
+    });
+    let cluster = client(&broker, Sasl::plain("u", "wordpass"));
+    ask(&cluster).await.unwrap();
+    // The time is over, and nobody but this test has had a turn since.
+    let mut over = Box::pin(tokio::time::advance(Duration::from_secs(58)));
+    assert!(futures::poll!(over.as_mut()).is_pending());
+    ask(&cluster).await.unwrap();
+    let renewed = [
+        ApiKey::SaslHandshake,
+        ApiKey::SaslAuthenticate,
+        ApiKey::Metadata,
+    ];
+    assert_eq!(broker.apis()[4..], renewed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_is_refused_ends_the_connection_and_the_next_call() {
     let broker = SaslBroker::new(Manners {
         lifetime_ms: 60_000,
@@ -318,5 +338,7 @@ fn a_renewal_is_never_within_a_second_of_the_last() {
         );
         let hour = renewal_pause(Duration::from_secs(3600), random).as_secs_f64() / 3600.0;
         assert!((0.85..=0.951).contains(&hour), "{hour}");
+        let short = renewal_pause(Duration::from_secs(8), random);
+        assert!(short >= Duration::from_millis(6800) && short <= Duration::from_secs(7));
     }
 }

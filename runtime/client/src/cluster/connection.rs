@@ -18,6 +18,7 @@ use millstream_protocol::{
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::NodeId;
 use super::authentication::Authentication;
@@ -53,6 +54,8 @@ struct State {
     overflow: VecDeque<Queued>,
     /// Frames that wait until authentication is renewed, oldest first; none while nothing waits.
     held: Option<VecDeque<(i32, Queued)>>,
+    /// When the renewal is due: what is started later is held, whether it has begun or not.
+    hold_from: Option<Instant>,
     /// How many answers came.
     answers: u64,
     /// The task that renews authentication.
@@ -390,6 +393,13 @@ enum Turn {
     Ahead,
 }
 
+impl State {
+    fn hold(&mut self) {
+        self.hold_from = None;
+        self.held.get_or_insert_default();
+    }
+}
+
 impl Shared {
     /// Starts a request of authentication: it does not wait until authentication is renewed.
     pub(super) fn start_ahead<R: Request>(
@@ -443,6 +453,9 @@ impl Shared {
             Fate::Taken(taken) => (None, Some(taken)),
         };
         let queued = Queued { frame, taken };
+        if state.hold_from.is_some_and(|due| Instant::now() >= due) {
+            state.hold();
+        }
         if let Some(held) = state.held.as_mut().filter(|_| turn == Turn::Own) {
             held.push_back((correlation_id, queued));
         } else if state.overflow.is_empty() {
@@ -467,7 +480,12 @@ impl Shared {
 
     /// Requests that are started from now on wait for [`Shared::release`].
     pub(super) fn hold(&self) {
-        self.lock().held.get_or_insert_default();
+        self.lock().hold();
+    }
+
+    /// As [`Shared::hold`] from `due` on.
+    pub(super) fn hold_from(&self, due: Instant) {
+        self.lock().hold_from = Some(due);
     }
 
     /// What was held goes on its way.
