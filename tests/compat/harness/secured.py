@@ -7,7 +7,7 @@ data directory is formatted. The listener PLAINTEXT stays, for Kafka's tools.
 import os
 import subprocess
 
-from harness import jars
+from harness import jmx
 from harness.brokers import Kafka, free_port
 
 # User and password of every mechanism, and one whose password is changed and who is deleted.
@@ -52,7 +52,7 @@ def quoted(text):
 
 
 class Certificates:
-    """Two authorities, three servers, one client: keys and certificates as PEM files."""
+    """Two authorities, three servers, two clients: keys and certificates as PEM files."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -73,6 +73,7 @@ class Certificates:
         self.sign("expired", here, since="2020", until="2021")
         self.sign("elsewhere", "DNS:elsewhere.example")
         self.sign("client", "DNS:client")
+        self.sign("outdated", "DNS:client", since="2020", until="2021")
 
     def sign(self, name, names, since="2021", until="2049"):
         """One file with the key and the certificate, as Kafka's PEM stores have them."""
@@ -112,13 +113,7 @@ class SecuredKafka(Kafka):
         self.certificates = Certificates(os.path.join(self.folder, "certificates"))
         self.ports = {name: free_port() for name in LISTENERS}
         self.jmx_port = free_port()
-        self.options = [
-            f"-Dcom.sun.management.jmxremote.port={self.jmx_port}",
-            "-Dcom.sun.management.jmxremote.host=127.0.0.1",
-            "-Dcom.sun.management.jmxremote.authenticate=false",
-            "-Dcom.sun.management.jmxremote.ssl=false",
-            "-Djava.rmi.server.hostname=127.0.0.1",
-        ]
+        self.options = jmx.options(self.jmx_port)
         users = [(mechanism, USER, PASSWORD) for mechanism in (SCRAM_256, SCRAM_512)]
         users += [(SCRAM_512, user, password) for user, password in PASSING.items()]
         self.format_options = [
@@ -170,17 +165,7 @@ class SecuredKafka(Kafka):
     def counts(self, listener, *names):
         """What the broker itself has counted at a listener, all network threads together."""
         beans = f"kafka.server:type=socket-server-metrics,listener={listener},networkProcessor=*"
-        url = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{self.jmx_port}/jmxrmi"
-        tool = jars.java(
-            "org.apache.kafka.tools.JmxTool",
-            "--jmx-url", url, "--object-name", beans, "--attributes", ",".join(names),
-            "--one-time", "--report-format", "properties",
-        )  # fmt: skip
-        said = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
         found = dict.fromkeys(names, 0)
-        for line in said.splitlines():
-            bean, _, value = line.rpartition("=")
-            for name in names:
-                if bean.endswith(f":{name}"):
-                    found[name] += float(value)
+        for _, name, value in jmx.counts(self.jmx_port, beans, *names):
+            found[name] += value
         return found

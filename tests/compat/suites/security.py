@@ -164,6 +164,13 @@ def mutual_tls_without_a_certificate_is_refused_at_once(bench):
 
 
 @SUITE.case()
+def mutual_tls_with_an_expired_certificate_is_refused_at_once(bench):
+    store = bench.broker.certificates.path("outdated.pem")
+    settings = {"security.protocol": "SSL", **tls(bench), "ssl.keystore.location": store}
+    refused(bench, "outdated", "MUTUAL", settings, "CertificateExpired", "2021-01-01", "ssl.keystore")
+
+
+@SUITE.case()
 def a_client_without_tls_is_told_at_a_tls_listener(bench):
     """Y5."""
     refused(bench, "plain", "TLS", {}, "TlsListener", "security.protocol")

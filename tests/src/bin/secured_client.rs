@@ -339,6 +339,7 @@ fn kind_of(error: &anyhow::Error) -> &'static str {
         Some(SecurityError::NoSasl { .. }) => "NoSasl",
         Some(SecurityError::BrokerNotProven { .. }) => "BrokerNotProven",
         Some(SecurityError::Tls { .. }) => "Tls",
+        Some(SecurityError::CertificateExpired { .. }) => "CertificateExpired",
         Some(SecurityError::TlsListener { .. }) => "TlsListener",
         Some(SecurityError::Settings(_)) => "Settings",
         _ => "Other",

@@ -82,6 +82,20 @@ pub enum SecurityError {
         /// What to do.
         next_step: &'static str,
     },
+    /// The broker does not take this client's certificate, whose time is over.
+    #[error(
+        "broker {broker} refuses this client's certificate ({reason}), which expired on {expired}; \
+         renew what ssl.keystore.location, or ssl.keystore.certificate.chain and ssl.keystore.key, \
+         give (unless this machine's clock is wrong)"
+    )]
+    CertificateExpired {
+        /// Which broker.
+        broker: BrokerAddress,
+        /// The last day of the certificate.
+        expired: Arc<str>,
+        /// What the broker said.
+        reason: Arc<str>,
+    },
     /// The listener speaks TLS and this client does not.
     #[error(
         "broker {broker} answers in TLS, which this client does not speak here; set \
@@ -98,8 +112,8 @@ pub enum SecurityError {
 
 impl SecurityError {
     /// Whether the cause may lie with this broker alone (its certificate, its listener): then
-    /// another one, or this one after a repair, may still be trusted. Credentials and settings are
-    /// the same everywhere.
+    /// another one, or this one after a repair, may still be trusted. Credentials, this client's
+    /// certificate and settings are the same everywhere.
     pub(crate) fn is_of_one_broker(&self) -> bool {
         match self {
             Self::Tls { .. }
@@ -108,6 +122,7 @@ impl SecurityError {
             | Self::BrokerNotProven { .. } => true,
             Self::AuthenticationFailed { .. }
             | Self::MechanismNotOffered { .. }
+            | Self::CertificateExpired { .. }
             | Self::Settings(_) => false,
         }
     }

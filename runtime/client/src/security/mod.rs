@@ -16,6 +16,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod tls;
+#[cfg(feature = "tls")]
+mod validity;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,9 +29,9 @@ pub use properties::properties;
 pub(crate) use sasl::Step;
 pub use sasl::{Mechanism, Sasl};
 use settings::{Pem, Settings};
-pub use tls::Tls;
 #[cfg(feature = "tls")]
-pub(crate) use tls::{Phase, diagnose};
+pub(crate) use tls::Phase;
+pub use tls::Tls;
 
 use crate::error::ConfigError;
 

@@ -55,12 +55,15 @@ mod within {
 
     use crate::error::ConfigError;
     use crate::security::settings::{Pem, Settings};
+    use crate::security::validity::Expiry;
     use crate::security::{SecurityError, SecurityProtocol};
     use crate::transport::BrokerAddress;
 
     /// What a transport needs for TLS: authorities, the client's certificate, the name check.
     pub struct Tls {
         config: Arc<ClientConfig>,
+        /// Of the client's certificate.
+        expiry: Option<Expiry>,
     }
 
     impl fmt::Debug for Tls {
@@ -105,7 +108,10 @@ mod within {
             } else {
                 builder.with_webpki_verifier(verifier)
             };
-            let config = match own(settings)? {
+            let own = own(settings)?;
+            let first = own.as_ref().and_then(|(chain, _)| chain.first());
+            let expiry = first.and_then(|certificate| Expiry::of(certificate));
+            let config = match own {
                 None => builder.with_no_client_auth(),
                 Some((chain, key)) => builder
                     .with_client_auth_cert(chain, key)
@@ -113,6 +119,7 @@ mod within {
             };
             Ok(Self {
                 config: Arc::new(config),
+                expiry,
             })
         }
 
@@ -131,7 +138,7 @@ mod within {
             })?;
             let connector = TlsConnector::from(Arc::clone(&self.config));
             connector.connect(name, stream).await.map_err(|error| {
-                match diagnose(address, &error, Phase::Handshake) {
+                match self.diagnosis()(address, &error, Phase::Handshake) {
                     Some(diagnosis) => io::Error::other(diagnosis),
                     None => io::Error::new(
                         error.kind(),
@@ -139,6 +146,17 @@ mod within {
                     ),
                 }
             })
+        }
+    }
+
+    impl Tls {
+        /// What is behind an error of a TLS connection, if it is one of TLS.
+        pub(crate) fn diagnosis(
+            &self,
+        ) -> impl Fn(&BrokerAddress, &io::Error, Phase) -> Option<SecurityError> + Send + 'static
+        {
+            let expiry = self.expiry.clone();
+            move |address, error, phase| diagnose(address, error, phase, expiry.as_ref())
         }
     }
 
@@ -150,11 +168,11 @@ mod within {
         Established,
     }
 
-    /// What is behind an error of a TLS connection, if it is one of TLS.
-    pub(crate) fn diagnose(
+    fn diagnose(
         address: &BrokerAddress,
         error: &io::Error,
         phase: Phase,
+        expiry: Option<&Expiry>,
     ) -> Option<SecurityError> {
         use AlertDescription as Alert;
         let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
@@ -170,6 +188,13 @@ mod within {
                 | Alert::UnknownCA
                 | Alert::AccessDenied,
             ) => {
+                if let Some(expiry) = expiry.filter(|end| end.is_over(UnixTime::now().as_secs())) {
+                    return Some(SecurityError::CertificateExpired {
+                        broker: address.clone(),
+                        expired: expiry.day().into(),
+                        reason: error.to_string().into(),
+                    });
+                }
                 "the broker asks for a certificate of the client and does not take this one (or \
                  none): set ssl.keystore.location, or ssl.keystore.certificate.chain and \
                  ssl.keystore.key, to one that the broker trusts"
@@ -345,4 +370,4 @@ mod within {
 }
 
 #[cfg(feature = "tls")]
-pub(crate) use within::{Phase, diagnose};
+pub(crate) use within::Phase;

@@ -100,17 +100,19 @@ fn parse_address(text: &str) -> Option<BrokerAddress> {
 impl Transport for TcpTransport {
     async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
         let (read_half, write_half) = open(address).await?.into_split();
-        Ok(self.carry(address, read_half, write_half, |_, _| None))
+        Ok(self.carry(address, read_half, write_half, Box::new(|_, _| None)))
     }
 
     #[cfg(feature = "tls")]
     async fn connect_tls(&self, address: &BrokerAddress, tls: &Tls) -> io::Result<FrameConnection> {
-        use crate::security::{Phase, diagnose};
+        use crate::security::Phase;
         let stream = tls.connect(address, open(address).await?).await?;
         let (read_half, write_half) = tokio::io::split(stream);
-        let diagnosis =
-            |peer: &BrokerAddress, error: &io::Error| diagnose(peer, error, Phase::Established);
-        Ok(self.carry(address, read_half, write_half, diagnosis))
+        let diagnosis = tls.diagnosis();
+        let diagnosis = move |peer: &BrokerAddress, error: &io::Error| {
+            diagnosis(peer, error, Phase::Established)
+        };
+        Ok(self.carry(address, read_half, write_half, Box::new(diagnosis)))
     }
 
     #[cfg(not(feature = "tls"))]
@@ -134,7 +136,7 @@ async fn open(address: &BrokerAddress) -> io::Result<TcpStream> {
 }
 
 /// What an error of the stream means beside that the connection is lost.
-type Diagnosis = fn(&BrokerAddress, &io::Error) -> Option<SecurityError>;
+type Diagnosis = Box<dyn Fn(&BrokerAddress, &io::Error) -> Option<SecurityError> + Send>;
 
 impl TcpTransport {
     /// Starts the two tasks that move frames over an open stream.
@@ -171,7 +173,7 @@ impl TcpTransport {
                 result = read_frames(read_half, arrived, &link, limit) => {
                     if let Err(error) = result {
                         tracing::debug!(peer = %peer, %error, "reading from the broker failed");
-                        link.end(ending(&peer, &error, diagnosis));
+                        link.end(ending(&peer, &error, &diagnosis));
                     }
                 }
             }
@@ -180,7 +182,7 @@ impl TcpTransport {
     }
 }
 
-fn ending(peer: &BrokerAddress, error: &io::Error, diagnosis: Diagnosis) -> Ending {
+fn ending(peer: &BrokerAddress, error: &io::Error, diagnosis: &Diagnosis) -> Ending {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     match inner.cloned().or_else(|| diagnosis(peer, error)) {
         Some(refused) => Ending::Refused(Arc::new(refused)),
@@ -358,7 +360,8 @@ mod tests {
         let (read_half, write_half) = tokio::io::split(ours);
         let transport = TcpTransport::new("broker:9092").with_frame_bytes_max(10);
         let address = transport.bootstrap().remove(0);
-        let mut connection = transport.carry(&address, read_half, write_half, |_, _| None);
+        let mut connection =
+            transport.carry(&address, read_half, write_half, Box::new(|_, _| None));
         let too_large = Frame::from_bytes(Bytes::from(vec![0; 11]));
         connection.outgoing.send(too_large).await.unwrap();
         let end = connection.incoming.recv();
