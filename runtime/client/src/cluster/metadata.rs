@@ -44,13 +44,21 @@ pub struct TopicMetadata {
     pub partitions: Vec<PartitionMetadata>,
 }
 
+/// A topic, with what only the cluster itself asks for.
+#[derive(Debug, Default)]
+struct KnownTopic {
+    shown: TopicMetadata,
+    /// By partition number: the brokers that hold a replica and are there.
+    replicas: Vec<Vec<NodeId>>,
+}
+
 /// The cache.
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     pub(super) cluster_id: Option<String>,
     pub(super) controller: Option<NodeId>,
     pub(super) nodes: BTreeMap<NodeId, BrokerAddress>,
-    topics: BTreeMap<Arc<str>, TopicMetadata>,
+    topics: BTreeMap<Arc<str>, KnownTopic>,
     /// What the last answer said about topics that it could not describe.
     errors: BTreeMap<Arc<str>, ErrorCode>,
     /// Counts answers; single flight compares it.
@@ -62,12 +70,12 @@ pub(super) struct Metadata {
 
 impl Metadata {
     pub(super) fn topic(&self, topic: &str) -> Option<&TopicMetadata> {
-        self.topics.get(topic)
+        self.topics.get(topic).map(|topic| &topic.shown)
     }
 
     pub(super) fn topic_name(&self, topic_id: Uuid) -> Option<&Arc<str>> {
         let mut topics = self.topics.iter();
-        let found = topics.find(|(_, topic)| topic.topic_id == topic_id);
+        let found = topics.find(|(_, topic)| topic.shown.topic_id == topic_id);
         found.map(|(name, _)| name)
     }
 
@@ -81,7 +89,16 @@ impl Metadata {
 
     pub(super) fn partition(&self, partition: &TopicPartition) -> Option<&PartitionMetadata> {
         let index = usize::try_from(partition.partition).ok()?;
-        self.topics.get(&partition.topic)?.partitions.get(index)
+        self.topic(&partition.topic)?.partitions.get(index)
+    }
+
+    /// Whether a broker that is there has a replica of the partition.
+    pub(super) fn has_replica(&self, partition: &TopicPartition, node: NodeId) -> bool {
+        let replicas = usize::try_from(partition.partition).ok().and_then(|index| {
+            let topic = self.topics.get(&partition.topic)?;
+            topic.replicas.get(index)
+        });
+        self.nodes.contains_key(&node) && replicas.is_some_and(|nodes| nodes.contains(&node))
     }
 
     pub(super) fn forget_topic(&mut self, topic: &str) {
@@ -135,7 +152,7 @@ impl Metadata {
             let partition = usize::try_from(hint.partition.partition).ok();
             let topic = self.topics.get_mut(&hint.partition.topic);
             let partition = topic.zip(partition).and_then(|(topic, index)| {
-                let partitions = &mut topic.partitions;
+                let partitions = &mut topic.shown.partitions;
                 partitions.get_mut(index)
             });
             if let Some(partition) = partition.filter(|known| known.leader_epoch < hint.epoch) {
@@ -164,11 +181,11 @@ impl Metadata {
         }
         self.errors.remove(&name);
         let known = self.topics.entry(name).or_default();
-        if known.topic_id != topic.topic_id {
-            known.partitions.clear();
+        if known.shown.topic_id != topic.topic_id {
+            *known = KnownTopic::default();
         }
-        known.topic_id = topic.topic_id;
-        known.is_internal = topic.is_internal;
+        known.shown.topic_id = topic.topic_id;
+        known.shown.is_internal = topic.is_internal;
         let mut partitions: Vec<_> = topic.partitions.iter().collect();
         partitions.sort_unstable_by_key(|partition| partition.partition_index);
         for (index, partition) in partitions.into_iter().enumerate() {
@@ -179,12 +196,19 @@ impl Metadata {
                 leader: Some(NodeId(partition.leader_id)).filter(|node| node.0 >= 0),
                 leader_epoch: partition.leader_epoch,
             };
-            match known.partitions.get_mut(index) {
+            let shown = &mut known.shown.partitions;
+            match shown.get_mut(index) {
                 Some(old) if new.leader_epoch >= old.leader_epoch || new.leader_epoch < 0 => {
                     *old = new;
                 }
-                Some(_) => {}
-                None => known.partitions.push(new),
+                Some(_) => continue,
+                None => shown.push(new),
+            }
+            let replicas = partition.replica_nodes.iter();
+            let there = replicas.filter(|node| !partition.offline_replicas.contains(node));
+            known.replicas.resize_with(shown.len(), Vec::new);
+            if let Some(replicas) = known.replicas.get_mut(index) {
+                *replicas = there.copied().map(NodeId).collect();
             }
         }
     }
@@ -244,6 +268,35 @@ mod tests {
         metadata.apply(&answer(Uuid([2; 16]), &[(1, 0), (-1, 0)]), 0);
         assert_eq!(leader(&metadata, 0), Some(NodeId(1)));
         assert_eq!(leader(&metadata, 1), None);
+    }
+
+    #[test]
+    fn a_replica_counts_while_its_broker_is_there() {
+        let mut metadata = Metadata::default();
+        let mut answer = answer(Uuid([1; 16]), &[(1, 5), (1, 5)]);
+        let partition = &mut answer.topics[0].partitions[1];
+        partition.replica_nodes = vec![3, 1, 2];
+        partition.offline_replicas = vec![2];
+        metadata.apply(&answer, 0);
+        let has = |metadata: &Metadata, partition, node| {
+            metadata.has_replica(&TopicPartition::new("orders", partition), NodeId(node))
+        };
+        // The third is no broker that the answer lists.
+        let all = |metadata: &Metadata| [1, 2, 3].map(|node| has(metadata, 1, node));
+        assert_eq!(all(&metadata), [true, false, false]);
+        assert!(!has(&metadata, 0, 1) && !has(&metadata, 7, 1) && !has(&metadata, -1, 1));
+        let another = answer.brokers[0].clone();
+        answer.brokers.push(MetadataResponseBroker {
+            node_id: 3,
+            ..another
+        });
+        metadata.apply(&answer, 1);
+        assert_eq!(all(&metadata), [true, false, true]);
+        // What is older than what is known says nothing of replicas either.
+        answer.topics[0].partitions[1].leader_epoch = 4;
+        answer.topics[0].partitions[1].replica_nodes = vec![1];
+        metadata.apply(&answer, 2);
+        assert_eq!(all(&metadata), [true, false, true]);
     }
 
     #[test]

@@ -237,6 +237,12 @@ impl Cluster {
         self.partition(partition).and_then(|known| known.leader)
     }
 
+    /// Whether a broker that is there has a replica of the partition, as far as known.
+    #[must_use]
+    pub(crate) fn has_replica(&self, partition: &TopicPartition, node: NodeId) -> bool {
+        self.lock().metadata.has_replica(partition, node)
+    }
+
     /// Takes over leaders that a broker named in another answer; `nodes` are where it says that
     /// they listen. How many were news.
     pub fn adopt_leaders(

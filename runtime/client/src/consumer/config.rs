@@ -75,7 +75,8 @@ pub struct ConsumerConfig {
     /// Ways to share partitions, in order of preference (`partition.assignment.strategy`: range,
     /// cooperative-sticky).
     pub assignors: Vec<Arc<dyn Assignor>>,
-    /// Where this client stands (`client.rack`).
+    /// Where this client stands (`client.rack`); not empty. Where leaders select replicas by it,
+    /// the nearest one is read.
     pub client_rack: Option<String>,
 }
 
@@ -357,9 +358,12 @@ impl ConsumerBuilder {
         self
     }
 
-    /// `client.rack`: told to the group's leader and to brokers.
+    /// `client.rack`: where this client stands, in the words of the brokers' `broker.rack`; an
+    /// empty text says nothing. Leaders that select replicas by rack send it to one nearby, whose
+    /// copy is then read (KIP-392). It is also told to the group: to the assignor, where that looks
+    /// at racks (those that come with this crate do not), and to the coordinator.
     pub fn client_rack(mut self, rack: impl Into<String>) -> Self {
-        self.config.client_rack = Some(rack.into());
+        self.config.client_rack = Some(rack.into()).filter(|rack: &String| !rack.is_empty());
         self
     }
 

@@ -21,7 +21,7 @@ const BY_ID_VERSION: i16 = 13;
 /// Longest wait for the end of a session when the consumer closes.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A way to a leader. The main lane's fetch may wait for new data, the hot lane's hardly does. The
+/// A way to a node. The main lane's fetch may wait for new data, the hot lane's hardly does. The
 /// main lane has a session; the few partitions of the hot lane are told in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
@@ -73,8 +73,7 @@ impl FetchPlan {
             session_epoch: self.what.epoch,
             topics: self.topics(version, config.max_partition_fetch_bytes),
             forgotten_topics_data: self.forgotten(version),
-            // No rack: a leader that selects replicas by it would name a follower and send no
-            // record, and this consumer reads from leaders only.
+            rack_id: config.client_rack.clone().unwrap_or_default(),
             ..Default::default()
         }
     }
@@ -126,7 +125,7 @@ impl FetchPlan {
     pub(crate) async fn send(
         &self,
         core: &Core,
-        leader: NodeId,
+        node: NodeId,
     ) -> Result<FetchResponse, RequestError> {
         let cluster: &Cluster = match self.lane {
             Lane::Main => &core.cluster,
@@ -139,7 +138,7 @@ impl FetchPlan {
         };
         let timeout = core.config.client.request_timeout + core.config.fetch_max_wait;
         let build = |version| self.request(core, version);
-        match cluster.request_with(leader, timeout, cap, build).await {
+        match cluster.request_with(node, timeout, cap, build).await {
             // The hot lane has metadata of its own, only to know where brokers are.
             Err(RequestError::UnknownNode { .. }) if self.lane == Lane::Hot => {
                 let mut topics: Vec<Arc<str>> = Vec::new();
@@ -151,7 +150,7 @@ impl FetchPlan {
                 if let Err(error) = cluster.refresh_metadata(&topics).await {
                     tracing::debug!(%error, "no metadata for the hot lane");
                 }
-                cluster.request_with(leader, timeout, cap, build).await
+                cluster.request_with(node, timeout, cap, build).await
             }
             result => result,
         }
@@ -171,12 +170,12 @@ fn name(version: i16, topic: &str) -> String {
 pub(crate) async fn close_sessions(core: &Core) {
     let sessions = std::mem::take(&mut *core.sessions());
     // On the other lane, since the last long poll may still be in the broker.
-    let all = sessions.into_iter().map(|(leader, id)| async move {
+    let all = sessions.into_iter().map(|(node, id)| async move {
         let last = FetchPlan::last(id);
-        match tokio::time::timeout(CLOSE_PATIENCE, last.send(core, leader)).await {
+        match tokio::time::timeout(CLOSE_PATIENCE, last.send(core, node)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(%leader, %error, "fetch session not ended"),
-            Err(_) => tracing::debug!(%leader, "fetch session not ended in time"),
+            Ok(Err(error)) => tracing::debug!(%node, %error, "fetch session not ended"),
+            Err(_) => tracing::debug!(%node, "fetch session not ended in time"),
         }
     });
     futures::future::join_all(all).await;

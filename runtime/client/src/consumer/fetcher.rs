@@ -1,7 +1,8 @@
 //! The background task that keeps the buffers filled: starting points, resets, validations,
 //! fetches.
 //!
-//! Each leader has two lanes. The main lane's fetch may wait in the broker for new data; while it
+//! Each node that is fetched from, leaders and the replicas that they name to read from (KIP-392),
+//! has two lanes. The main lane's fetch may wait in the broker for new data; while it
 //! does, partitions that become fetchable go by the hot lane, whose fetches hardly wait. Once the
 //! main lane is back, both are brought together again.
 //!
@@ -41,7 +42,7 @@ enum Done {
     Reset(Vec<(Target, Landmark)>, Answers),
     Validated(Vec<(Target, Doubt)>, Vec<Verdict>),
     Fetched {
-        leader: NodeId,
+        node: NodeId,
         lane: Lane,
         fetch: u64,
         result: Result<FetchResponse, RequestError>,
@@ -49,7 +50,7 @@ enum Done {
     Metadata,
 }
 
-/// One lane to one leader.
+/// One lane to one node.
 struct LaneState {
     session: FetchSession,
     busy: bool,
@@ -61,7 +62,7 @@ struct Fetcher {
     lanes: BTreeMap<(NodeId, Lane), LaneState>,
     /// The number of the last fetch.
     last_fetch: u64,
-    /// Leaders that failed in a row, for growing pauses.
+    /// Nodes that failed in a row, for growing pauses.
     failures: BTreeMap<NodeId, u32>,
     /// Topics whose leaders are to be asked for.
     stale: BTreeSet<Arc<str>>,
@@ -195,6 +196,7 @@ impl Fetcher {
             })
         };
         positions.learn(now_ms, look_up, &mut self.stale);
+        positions.leave_absent_replicas(|partition, node| cluster.has_replica(partition, node));
     }
 
     fn start_validations(&mut self, now_ms: i64) {
@@ -220,35 +222,32 @@ impl Fetcher {
             return;
         }
         for place in 0.. {
-            let Some(leader) = positions.nodes().get(place).copied() else {
+            let Some(node) = positions.nodes().get(place).copied() else {
                 break;
             };
-            let Some(lane) = self.free_lane(leader) else {
+            let Some(lane) = self.free_lane(node) else {
                 continue;
             };
-            if !positions.wants(now_ms, leader) {
+            if !positions.wants(now_ms, node) {
                 continue;
             }
             self.last_fetch += 1;
             let fetch = self.last_fetch;
-            let state = self
-                .lanes
-                .entry((leader, lane))
-                .or_insert_with(|| LaneState {
-                    session: match lane {
-                        Lane::Main => FetchSession::new(),
-                        Lane::Hot => FetchSession::none(),
-                    },
-                    busy: false,
-                });
+            let state = self.lanes.entry((node, lane)).or_insert_with(|| LaneState {
+                session: match lane {
+                    Lane::Main => FetchSession::new(),
+                    Lane::Hot => FetchSession::none(),
+                },
+                busy: false,
+            });
             state.busy = true;
-            let wanted = positions.begin_fetch(now_ms, leader, fetch);
+            let wanted = positions.begin_fetch(now_ms, node, fetch);
             let plan = FetchPlan::new(&core, lane, state.session.plan(wanted));
             let core = Arc::clone(&core);
             self.under_way.push(Box::pin(async move {
-                let result = plan.send(&core, leader).await;
+                let result = plan.send(&core, node).await;
                 Done::Fetched {
-                    leader,
+                    node,
                     lane,
                     fetch,
                     result,
@@ -257,13 +256,9 @@ impl Fetcher {
         }
     }
 
-    /// The lane to use for a leader now, if any.
-    fn free_lane(&self, leader: NodeId) -> Option<Lane> {
-        let busy = |lane| {
-            self.lanes
-                .get(&(leader, lane))
-                .is_some_and(|lane| lane.busy)
-        };
+    /// The lane to use for a node now, if any.
+    fn free_lane(&self, node: NodeId) -> Option<Lane> {
+        let busy = |lane| self.lanes.get(&(node, lane)).is_some_and(|lane| lane.busy);
         match (busy(Lane::Main), busy(Lane::Hot)) {
             (false, false) => Some(Lane::Main),
             (true, false) => Some(Lane::Hot),

@@ -21,6 +21,7 @@
 
 mod buffers;
 mod leaders;
+mod replicas;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -114,6 +115,8 @@ struct PartitionState {
     offsets: Option<LogOffsets>,
     /// As the metadata showed it when `learn` looked last.
     leader: Option<Leader>,
+    /// Read from instead of the leader.
+    replica: Option<replicas::Replica>,
     /// Of the topic that the position is about; zero while it is not known.
     topic_id: Uuid,
     behind: leaders::Behind,
@@ -130,6 +133,7 @@ impl PartitionState {
             buffer: VecDeque::new(),
             offsets: None,
             leader: None,
+            replica: None,
             topic_id: Uuid::ZERO,
             behind: leaders::Behind::default(),
         }
@@ -172,7 +176,7 @@ pub(crate) struct Positions {
     unsettled: bool,
     /// Set where a partition's leader is not known.
     leaderless: bool,
-    /// The leaders of all partitions, once each.
+    /// The leaders of all partitions, and the replicas that they named, once each.
     nodes: Vec<NodeId>,
     /// The partition that `poll` took from last; the next poll begins behind it.
     last_taken: Option<TopicPartition>,

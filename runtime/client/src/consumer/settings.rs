@@ -94,7 +94,10 @@ const SETTINGS: &[Setting<ConsumerConfig>] = &[
     },
     Setting {
         name: "client.rack",
-        set: |config, value| text(value).map(|rack| config.client_rack = Some(rack)),
+        set: |config, value| {
+            config.client_rack = text(value).ok();
+            Ok(())
+        },
     },
 ];
 

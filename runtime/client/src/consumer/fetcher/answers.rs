@@ -11,7 +11,7 @@ use millstream_protocol::messages::FetchResponse;
 use millstream_protocol::messages::fetch::{LeaderIdAndEpoch, PartitionData};
 use millstream_protocol::{ApiKey, ErrorClass, ErrorCode, ErrorContext, TopicPartition, class};
 
-use super::{Done, Fetcher};
+use super::{Done, Fetcher, as_ms};
 use crate::cluster::{LeaderHint, NodeId};
 use crate::consumer::error::ConsumerError;
 use crate::consumer::fetch_request::Lane;
@@ -30,11 +30,11 @@ impl Fetcher {
             Done::Reset(targets, answers) => self.finish_resets(&targets, answers),
             Done::Validated(doubts, verdicts) => self.finish_validation(doubts, verdicts),
             Done::Fetched {
-                leader,
+                node,
                 lane,
                 fetch,
                 result,
-            } => self.finish_fetch(leader, lane, fetch, result),
+            } => self.finish_fetch(node, lane, fetch, result),
             Done::Metadata => self.asking_metadata = false,
         }
         self.core.for_poll.notify_one();
@@ -179,12 +179,12 @@ impl Fetcher {
 
     fn finish_fetch(
         &mut self,
-        leader: NodeId,
+        node: NodeId,
         lane: Lane,
         fetch: u64,
         result: Result<FetchResponse, RequestError>,
     ) {
-        if let Some(state) = self.lanes.get_mut(&(leader, lane)) {
+        if let Some(state) = self.lanes.get_mut(&(node, lane)) {
             let before = state.session.open_id();
             state.busy = false;
             match &result {
@@ -195,26 +195,27 @@ impl Fetcher {
             if before != now {
                 let mut sessions = self.core.sessions();
                 match now {
-                    Some(id) => sessions.insert(leader, id),
-                    None => sessions.remove(&leader),
+                    Some(id) => sessions.insert(node, id),
+                    None => sessions.remove(&node),
                 };
             }
         }
         match result {
             Ok(response) if response.error_code.is_ok() => {
-                self.take_answer(leader, lane, fetch, response);
+                self.take_answer(node, lane, fetch, response);
             }
-            Ok(response) => self.all_refused(leader, fetch, response.error_code),
-            Err(error) => self.fetch_failed(leader, fetch, &error),
+            Ok(response) => self.all_refused(node, fetch, response.error_code),
+            Err(error) => self.fetch_failed(node, fetch, &error),
         }
     }
 
-    fn fetch_failed(&mut self, leader: NodeId, fetch: u64, error: &RequestError) {
-        tracing::debug!(%leader, %error, "fetch not answered");
-        let again_ms = self.failed_again_ms(leader);
+    fn fetch_failed(&mut self, node: NodeId, fetch: u64, error: &RequestError) {
+        tracing::debug!(%node, %error, "fetch not answered");
+        let again_ms = self.failed_again_ms(node);
         let mut positions = self.core.positions();
         for (index, target) in positions.all_in_fetch(fetch).iter().enumerate() {
             self.stale.insert(Arc::clone(&target.topic_partition.topic));
+            positions.leave_replica(target, node);
             if !error.is_retriable() && index == 0 {
                 positions.report(target, error.clone().into());
             }
@@ -222,16 +223,16 @@ impl Fetcher {
         positions.end_fetch(fetch, again_ms);
     }
 
-    /// Counts a failure of the leader; when to ask it again.
-    fn failed_again_ms(&mut self, leader: NodeId) -> i64 {
-        let failures = self.failures.entry(leader).or_default();
+    /// Counts a failure of the node; when to ask it again.
+    fn failed_again_ms(&mut self, node: NodeId) -> i64 {
+        let failures = self.failures.entry(node).or_default();
         let attempt = *failures;
         *failures = failures.saturating_add(1);
         self.again_ms(attempt)
     }
 
     /// The broker refuses the request as a whole.
-    fn all_refused(&mut self, leader: NodeId, fetch: u64, code: ErrorCode) {
+    fn all_refused(&mut self, node: NodeId, fetch: u64, code: ErrorCode) {
         let of_session = matches!(
             code,
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND
@@ -239,9 +240,9 @@ impl Fetcher {
                 | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR
         );
         if of_session {
-            let first = !self.failures.contains_key(&leader);
-            let again_ms = self.failed_again_ms(leader);
-            tracing::debug!(%leader, %code, "the fetch session begins anew");
+            let first = !self.failures.contains_key(&node);
+            let again_ms = self.failed_again_ms(node);
+            tracing::debug!(%node, %code, "the fetch session begins anew");
             let again_ms = if first { i64::MIN } else { again_ms };
             self.core.positions().end_fetch(fetch, again_ms);
             return;
@@ -249,18 +250,18 @@ impl Fetcher {
         let again_ms = self.again_ms(0);
         let targets = self.core.positions().all_in_fetch(fetch);
         for target in targets {
-            self.part_refused(&target, code, None, again_ms);
+            self.part_refused(node, &target, code, None, again_ms);
         }
     }
 
-    fn take_answer(&mut self, leader: NodeId, lane: Lane, fetch: u64, response: FetchResponse) {
-        self.failures.remove(&leader);
+    fn take_answer(&mut self, node: NodeId, lane: Lane, fetch: u64, response: FetchResponse) {
+        self.failures.remove(&node);
         self.metadata_failures = 0;
         let again_ms = self.again_ms(0);
-        let adopted = self.adopt_leaders(leader, lane, &response);
+        let adopted = self.adopt_leaders(node, lane, &response);
         for mut topic in response.responses {
             for part in std::mem::take(&mut topic.partitions) {
-                let Some(lane) = self.lanes.get(&(leader, lane)) else {
+                let Some(lane) = self.lanes.get(&(node, lane)) else {
                     continue;
                 };
                 let found = lane.session.find(&topic, part.partition_index);
@@ -272,12 +273,12 @@ impl Fetcher {
                     continue;
                 };
                 if part.error_code.is_ok() {
-                    self.take_part(&target, part, again_ms);
+                    self.take_part(node, &target, part, again_ms);
                 } else {
                     // The answer itself named the new leader: no reason to wait.
                     let named = adopted && part.current_leader.leader_epoch >= 0;
                     let again_ms = if named { i64::MIN } else { again_ms };
-                    self.part_refused(&target, part.error_code, Some(part), again_ms);
+                    self.part_refused(node, &target, part.error_code, Some(part), again_ms);
                 }
             }
         }
@@ -287,7 +288,7 @@ impl Fetcher {
 
     /// Takes over what the answer says about leaders that have moved (KIP-951); whether that was
     /// news.
-    fn adopt_leaders(&mut self, leader: NodeId, lane: Lane, response: &FetchResponse) -> bool {
+    fn adopt_leaders(&mut self, node: NodeId, lane: Lane, response: &FetchResponse) -> bool {
         let mut hints = Vec::new();
         for topic in &response.responses {
             for part in &topic.partitions {
@@ -296,7 +297,7 @@ impl Fetcher {
                     ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH
                 );
                 if moved
-                    && let Some(lane) = self.lanes.get(&(leader, lane))
+                    && let Some(lane) = self.lanes.get(&(node, lane))
                     && let Some((partition, _)) = lane.session.find(topic, part.partition_index)
                     && let Some(hint) = hint(partition, &part.current_leader)
                 {
@@ -315,7 +316,7 @@ impl Fetcher {
         self.core.cluster.adopt_leaders(&hints, nodes.collect()) > 0
     }
 
-    fn take_part(&mut self, target: &Target, part: PartitionData, again_ms: i64) {
+    fn take_part(&mut self, node: NodeId, target: &Target, part: PartitionData, again_ms: i64) {
         let offsets = LogOffsets {
             log_start: part.log_start_offset,
             last_stable: part.last_stable_offset,
@@ -326,6 +327,7 @@ impl Fetcher {
             .unwrap_or_default()
             .into_iter()
             .map(|aborted| (aborted.producer_id, aborted.first_offset));
+        let named = Some(NodeId(part.preferred_read_replica)).filter(|named| named.0 >= 0);
         let answer = FetchedPartition::new(
             target.topic_partition.clone(),
             target.offset,
@@ -346,10 +348,30 @@ impl Fetcher {
                 positions.release(target, again_ms);
             }
         }
+        drop(positions);
+        if let Some(named) = named.filter(|named| *named != node) {
+            self.go_to_replica(target, named, again_ms);
+        }
+    }
+
+    /// The leader names a replica to read from, and has sent no record.
+    fn go_to_replica(&mut self, target: &Target, replica: NodeId, again_ms: i64) {
+        let partition = &target.topic_partition;
+        let mut positions = self.core.positions();
+        if self.core.cluster.has_replica(partition, replica) {
+            tracing::debug!(%partition, %replica, "reading from a replica");
+            let age_ms = as_ms(self.core.config.client.metadata_max_age);
+            positions.prefer(target, replica, self.core.now_ms().saturating_add(age_ms));
+        } else {
+            // The metadata is behind.
+            self.stale.insert(Arc::clone(&partition.topic));
+            positions.release(target, again_ms);
+        }
     }
 
     fn part_refused(
         &mut self,
+        node: NodeId,
         target: &Target,
         code: ErrorCode,
         part: Option<PartitionData>,
@@ -358,7 +380,10 @@ impl Fetcher {
         let partition = &target.topic_partition;
         tracing::debug!(%partition, offset = target.offset, %code, "fetch refused");
         let mut positions = self.core.positions();
+        let of_replica = positions.leave_replica(target, node);
         match class(ApiKey::Fetch, code, ErrorContext::Plain) {
+            // It may hold less than the leader, whose word counts.
+            ErrorClass::ResetPosition if of_replica => positions.release(target, again_ms),
             ErrorClass::ResetPosition => {
                 // Out of range counts for the position; what is buffered is handed out first.
                 if positions.position(partition) != Some(target.offset) {

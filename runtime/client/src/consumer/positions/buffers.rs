@@ -44,8 +44,8 @@ impl PartitionState {
 
     /// What to ask `node` for, if anything.
     fn wants(&self, now_ms: i64, node: NodeId, limit: usize) -> Option<Asked> {
-        let leader = self.leader.filter(|leader| leader.node == node)?;
-        if self.paused || !self.is_free(now_ms) {
+        let leader = self.leader?;
+        if self.source(now_ms) != Some(node) || self.paused || !self.is_free(now_ms) {
             return None;
         }
         let offset = self.fetch_offset()?;
@@ -99,7 +99,7 @@ impl Positions {
         }
     }
 
-    /// The leaders of all partitions.
+    /// The nodes that partitions may be fetched from.
     pub(crate) fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }

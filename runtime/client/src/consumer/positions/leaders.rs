@@ -74,6 +74,7 @@ impl PartitionState {
             return false;
         }
         *version += 1;
+        self.replica = None;
         self.restart(Position::At(at.offset.into()), *version);
         true
     }
@@ -130,9 +131,7 @@ impl Positions {
             }
             let known = known.filter(|leader| !behind(leader));
             if let Some(leader) = known {
-                if !self.nodes.contains(&leader.node) {
-                    self.nodes.push(leader.node);
-                }
+                self.nodes.push(leader.node);
             } else {
                 stale.insert(Arc::clone(&partition.topic));
                 self.leaderless = true;
@@ -140,8 +139,11 @@ impl Positions {
             let before = std::mem::replace(&mut state.leader, known);
             let who = |leader: Leader| (leader.node, leader.epoch);
             if known.is_none() || before.map(who) == known.map(who) {
+                self.nodes.extend(state.replica());
                 continue;
             }
+            // It was the leader before who named it.
+            state.replica = None;
             if let Some(at) = at.filter(|at| at.epoch.is_some()) {
                 self.next_version += 1;
                 state.restart(Position::At(at), self.next_version);
@@ -149,6 +151,8 @@ impl Positions {
                 self.unsettled = true;
             }
         }
+        self.nodes.sort_unstable();
+        self.nodes.dedup();
     }
 
     /// Positions to be validated; marks them as being asked for.

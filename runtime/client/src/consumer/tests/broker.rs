@@ -4,7 +4,7 @@
 //! Invariants: without faults it answers as Kafka's broker does, as far as the tests need it.
 //! Never: part of the product.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use super::consumer_coordinator::ConsumerCoordinator;
 use super::coordinator::Coordinator;
 use super::leaders::Leadership;
+use super::replicas::Replicas;
 use super::sessions::Sessions;
 use crate::transport::{BrokerAddress, FrameConnection, Transport};
 
@@ -44,6 +45,9 @@ pub(super) enum Fault {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) api: ApiKey,
+    pub(super) node: i32,
+    /// Of a Fetch.
+    pub(super) rack: String,
     /// Partitions and offsets, of a Fetch: those of its session included.
     pub(super) fetched: Vec<(TopicPartition, i64)>,
     /// Session and epoch, of a Fetch.
@@ -69,6 +73,7 @@ pub(super) struct Log {
     /// An open transaction is about to commit an offset here.
     pub(super) undecided: bool,
     pub(super) leadership: Leadership,
+    pub(super) replicas: Replicas,
 }
 
 impl Log {
@@ -148,6 +153,8 @@ pub(super) struct State {
     pub(super) seen: Vec<Seen>,
     pub(super) commits: Vec<offset_commit::OffsetCommitRequest>,
     pub(super) sessions: Sessions,
+    /// Nodes that do not run.
+    pub(super) away: BTreeSet<i32>,
 }
 
 /// The broker. Clones are the same one.
@@ -243,7 +250,9 @@ impl FakeBroker {
                 let mut state = self.lock();
                 state.seen.push(Seen {
                     api,
+                    node,
                     bytes,
+                    rack: String::new(),
                     fetched: Vec::new(),
                     session: (0, -1),
                     named: 0,
@@ -267,6 +276,7 @@ impl FakeBroker {
             // A lost connection ends the wait of whatever is asked on it.
             let answer = tokio::select! {
                 biased;
+                () = self.gone(node) => return,
                 answer = self.answer(call, &mut decoder) => answer,
                 () = answers.closed() => return,
             };
@@ -314,6 +324,8 @@ impl FakeBroker {
                     partition_index: index as i32,
                     leader_id: known.map_or(1, |logs| logs[index].leadership.node()),
                     leader_epoch: known.map_or(0, |logs| logs[index].leadership.epoch()),
+                    replica_nodes: known.map_or_else(Vec::new, |logs| logs[index].holders()),
+                    offline_replicas: state.away.iter().copied().collect(),
                     ..Default::default()
                 });
             let unknown = code.unwrap_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
@@ -396,12 +408,11 @@ impl FakeBroker {
         {
             seen.fetched = fetched;
             (seen.session, seen.named) = (session, named);
+            seen.rack.clone_from(&request.rack_id);
         }
     }
 
     fn read(&self, request: &fetch::FetchRequest, call: Call) -> (fetch::FetchResponse, bool) {
-        // It would be sent to a follower, without a record, for as long as it names one.
-        assert_eq!(request.rack_id, "", "the consumer reads from leaders only");
         let (state, code) = (self.lock(), call.code);
         let mut ready = false;
         let topics = request.topics.iter().map(|topic| {
@@ -418,13 +429,19 @@ impl FakeBroker {
                         log_start_offset: log.start,
                         ..Default::default()
                     };
-                    let outside = p.fetch_offset < log.start || p.fetch_offset > log.end;
-                    let refused = log.leadership.refuses(call.node, p.current_leader_epoch);
+                    let end = log.end_at(call.node);
+                    let outside = p.fetch_offset < log.start || p.fetch_offset > end;
+                    let refused = log.refuses_fetch(call.node, p.current_leader_epoch);
                     let outside = outside.then_some(ErrorCode::OFFSET_OUT_OF_RANGE);
                     if let Some(code) = code.or(refused).or(outside) {
                         part.error_code = code;
                         part.current_leader.leader_id = log.leadership.node();
                         part.current_leader.leader_epoch = log.leadership.epoch();
+                        ready = true;
+                        return part;
+                    }
+                    if let Some(near) = log.names(call.node, &request.rack_id) {
+                        part.preferred_read_replica = near;
                         ready = true;
                         return part;
                     }
@@ -650,7 +667,7 @@ fn coordinator(
 impl Transport for FakeBroker {
     async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
         let node = i32::from(address.port) - 9091;
-        if self.refuses.load(Ordering::Relaxed) {
+        if self.refuses.load(Ordering::Relaxed) || self.lock().away.contains(&node) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let (outgoing, requests) = mpsc::channel(16);

@@ -92,10 +92,11 @@ impl Log {
 impl State {
     pub(super) fn nodes(&self) -> Vec<i32> {
         let logs = self.topics.values().flatten();
-        let mut nodes: Vec<i32> = logs.map(|log| log.leadership.node()).collect();
+        let mut nodes: Vec<i32> = logs.flat_map(Log::holders).collect();
         nodes.push(1);
         nodes.sort_unstable();
         nodes.dedup();
+        nodes.retain(|node| !self.away.contains(node));
         nodes
     }
 

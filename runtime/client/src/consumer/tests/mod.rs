@@ -10,6 +10,7 @@ mod groups;
 mod heartbeats;
 mod leaders;
 mod member;
+mod replicas;
 mod sessions;
 mod tenure;
 mod truncation;

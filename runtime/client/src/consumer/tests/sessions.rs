@@ -144,12 +144,16 @@ impl Session {
     fn news(&mut self, key: Key, part: &PartitionData) -> bool {
         let ends = (part.high_watermark, part.log_start_offset);
         let moved = self.told.insert(key, ends) != Some(ends);
-        moved || !part.error_code.is_ok() || part.records.as_ref().is_some_and(|r| !r.is_empty())
+        let named = part.preferred_read_replica >= 0;
+        moved
+            || named
+            || !part.error_code.is_ok()
+            || part.records.as_ref().is_some_and(|r| !r.is_empty())
     }
 }
 
 impl FakeBroker {
-    fn fetches(&self) -> Vec<Seen> {
+    pub(super) fn fetches(&self) -> Vec<Seen> {
         let state = self.lock();
         let all = state.seen.iter().filter(|seen| seen.api == ApiKey::Fetch);
         // The hot lane has no session.
