@@ -101,6 +101,8 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     metadata: metadata::Metadata,
+    /// The state of another cluster's metadata that the nodes are of.
+    nodes_as_of: u64,
     connections: BTreeMap<(NodeId, Lane), Arc<Slot>>,
     coordinators: BTreeMap<(CoordinatorKind, Arc<str>), NodeId>,
     random: fastrand::Rng,
@@ -143,6 +145,7 @@ impl Cluster {
     pub fn new(transport: Arc<dyn Transport>, config: ClientConfig) -> Self {
         let state = State {
             metadata: metadata::Metadata::default(),
+            nodes_as_of: 0,
             connections: BTreeMap::new(),
             coordinators: BTreeMap::new(),
             random: fastrand::Rng::with_seed(config.seed),
@@ -167,6 +170,21 @@ impl Cluster {
                 refreshing: tokio::sync::Mutex::new(()),
                 runtime: Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from),
             }),
+        }
+    }
+
+    /// Takes over where brokers are from another cluster of the same ones, if that has learnt
+    /// something since the last time.
+    pub(crate) fn share_nodes_of(&self, other: &Cluster) {
+        let known = self.lock().nodes_as_of;
+        let news = {
+            let state = other.lock();
+            let changes = state.metadata.changes;
+            (changes != known).then(|| (changes, state.metadata.nodes.clone()))
+        };
+        if let Some((changes, nodes)) = news {
+            let mut state = self.lock();
+            (state.nodes_as_of, state.metadata.nodes) = (changes, nodes);
         }
     }
 

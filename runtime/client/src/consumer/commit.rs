@@ -14,7 +14,7 @@ use super::consumer::{Consumer, Mode};
 use super::error::ConsumerError;
 use super::lookup::{OffsetAndTimestamp, as_timestamp, list_offsets};
 use super::membership::{Ask, Group, Tenure};
-use super::offsets::{self, CommitFailure};
+use super::offsets::{self, Attempts, CommitFailure};
 use super::positions::Landmark;
 use crate::group::{GroupMetadata, OffsetAndMetadata};
 
@@ -65,7 +65,11 @@ impl Consumer {
         &'a self,
         offsets: &'a [(TopicPartition, OffsetAndMetadata)],
     ) -> BoxFuture<'a, Result<(), ConsumerError>> {
-        Box::pin(async move { self.commit_within(offsets, None).await })
+        Box::pin(async move {
+            self.end_automatic_commit().await;
+            self.commit_within(offsets, None, Attempts::UntilAnswered)
+                .await
+        })
     }
 
     /// As [`Consumer::commit_offsets`], as long as the tenure of the partitions lasts, where one is
@@ -74,6 +78,7 @@ impl Consumer {
         &self,
         offsets: &[(TopicPartition, OffsetAndMetadata)],
         tenure: Option<Tenure>,
+        attempts: Attempts,
     ) -> Result<(), ConsumerError> {
         let group = self.group("commit()")?;
         if offsets.is_empty() {
@@ -83,12 +88,16 @@ impl Consumer {
         let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
             offsets.iter().cloned().collect();
         match subscribed {
-            true => self.commit_as_member(group, &offsets, tenure).await,
+            true => {
+                self.commit_as_member(group, &offsets, tenure, attempts)
+                    .await
+            }
             false => {
                 let nobody = GroupMetadata::without_membership(group.group_id.clone());
                 let core = &self.inner.core;
                 let patience = core.config.default_api_timeout;
-                let done = offsets::commit(&core.cluster, &nobody, &offsets, patience).await;
+                let (cluster, of) = (&core.cluster, &offsets);
+                let done = offsets::commit(cluster, &nobody, of, patience, attempts).await;
                 done.map_err(|failure| refused(&nobody, failure))
             }
         }
@@ -102,6 +111,7 @@ impl Consumer {
         group: &Group,
         offsets: &BTreeMap<TopicPartition, OffsetAndMetadata>,
         tenure: Option<Tenure>,
+        attempts: Attempts,
     ) -> Result<(), ConsumerError> {
         let (core, started) = (&self.inner.core, Instant::now());
         let patience = core.config.default_api_timeout;
@@ -128,7 +138,7 @@ impl Consumer {
                 return Err(refused(&member, unknown));
             }
             let left = patience.saturating_sub(started.elapsed());
-            let done = offsets::commit(&core.cluster, &member, offsets, left).await;
+            let done = offsets::commit(&core.cluster, &member, offsets, left, attempts).await;
             let failure = match done {
                 Ok(()) => return Ok(()),
                 Err(failure) => failure,
@@ -143,7 +153,7 @@ impl Consumer {
             });
             let ours = offsets.keys().all(|p| group.lock().owned.contains(p));
             let pause = core.cluster.retry_pause(attempt);
-            let late = started.elapsed() + pause >= patience;
+            let late = started.elapsed() + pause >= patience || attempts == Attempts::One;
             let now = group.metadata();
             let overtaken = *code == ErrorCode::ILLEGAL_GENERATION
                 && now.member_id == member.member_id

@@ -48,7 +48,15 @@ pub(super) struct Inner {
     pub(super) interrupt: AtomicBool,
     /// A duty that a dropped poll left unfinished.
     pub(super) duty: Mutex<DutySlot>,
-    pub(super) auto_commit_at: Mutex<Instant>,
+    pub(super) automatic_commits: Mutex<AutomaticCommits>,
+}
+
+/// Automatic commits: one at a time.
+#[derive(Debug)]
+pub(super) struct AutomaticCommits {
+    /// When the next one may begin.
+    pub(super) due: Instant,
+    pub(super) under_way: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// The future of a duty.
@@ -133,7 +141,10 @@ impl ConsumerBuilder {
         self.config.check()?;
         group_protocol::check(&self.config, &self.given)?;
         tracing::debug!(config = ?self.config, "consumer settings");
-        let auto_commit_at = Instant::now() + self.config.auto_commit_interval;
+        let automatic_commits = AutomaticCommits {
+            due: Instant::now() + self.config.auto_commit_interval,
+            under_way: None,
+        };
         let core = Arc::new(Core::new(transport, self.config));
         let fetcher = tokio::spawn(fetcher::run(Arc::clone(&core)));
         let (group, membership) = Group::start(&core).unzip();
@@ -144,7 +155,7 @@ impl ConsumerBuilder {
             turn: tokio::sync::Mutex::new(()),
             interrupt: AtomicBool::new(false),
             duty: Mutex::new(DutySlot::default()),
-            auto_commit_at: Mutex::new(auto_commit_at),
+            automatic_commits: Mutex::new(automatic_commits),
         });
         let tasks = Tasks {
             inner: Arc::clone(&inner),
@@ -313,6 +324,7 @@ impl Consumer {
             Mode::Subscribed(listener) => Some(Arc::clone(listener)),
             _ => None,
         };
+        self.end_automatic_commit().await;
         let mut leaving = None;
         if let (Some(listener), Some(group)) = (listener, &self.inner.group) {
             let turn = self.take_turn().await;
@@ -416,7 +428,8 @@ impl Consumer {
     ///
     /// # Errors
     /// What the application must know: no position and no policy, a damaged batch, lost
-    /// membership. Unless [`ConsumerError::is_fatal`], the next poll goes on.
+    /// membership. Unless [`ConsumerError::is_fatal`], the next poll goes on; what only a seek
+    /// helps is told again by every poll that has nothing else.
     pub fn poll(
         &self,
         max_wait: Duration,

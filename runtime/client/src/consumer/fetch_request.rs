@@ -3,7 +3,6 @@
 //! Invariants: topics go by id only if the ids of all are known.
 //! Never: judges an answer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
@@ -129,7 +128,11 @@ impl FetchPlan {
     ) -> Result<FetchResponse, RequestError> {
         let cluster: &Cluster = match self.lane {
             Lane::Main => &core.cluster,
-            Lane::Hot => &core.hot,
+            Lane::Hot => {
+                // It asks for no metadata of its own.
+                core.hot.share_nodes_of(&core.cluster);
+                &core.hot
+            }
         };
         let cap = if self.what.by_id {
             i16::MAX
@@ -138,22 +141,7 @@ impl FetchPlan {
         };
         let timeout = core.config.client.request_timeout + core.config.fetch_max_wait;
         let build = |version| self.request(core, version);
-        match cluster.request_with(node, timeout, cap, build).await {
-            // The hot lane has metadata of its own, only to know where brokers are.
-            Err(RequestError::UnknownNode { .. }) if self.lane == Lane::Hot => {
-                let mut topics: Vec<Arc<str>> = Vec::new();
-                for (partition, _) in &self.what.changed {
-                    if topics.last() != Some(&partition.topic) {
-                        topics.push(Arc::clone(&partition.topic));
-                    }
-                }
-                if let Err(error) = cluster.refresh_metadata(&topics).await {
-                    tracing::debug!(%error, "no metadata for the hot lane");
-                }
-                cluster.request_with(node, timeout, cap, build).await
-            }
-            result => result,
-        }
+        cluster.request_with(node, timeout, cap, build).await
     }
 }
 

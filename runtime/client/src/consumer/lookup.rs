@@ -203,6 +203,8 @@ fn outcome(answer: &ListOffsetsPartitionResponse) -> Answer {
         return Answer::Found(found);
     }
     match class(ApiKey::ListOffsets, code, ErrorContext::Plain) {
+        // It says nothing of the next attempt.
+        _ if code == ErrorCode::UNKNOWN_SERVER_ERROR => Answer::Later(code.to_string().into()),
         ErrorClass::Retry
         | ErrorClass::RefreshMetadata
         | ErrorClass::FindCoordinator

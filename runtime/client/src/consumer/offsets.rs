@@ -175,6 +175,8 @@ fn judge_fetch(
         return Committed::Found(committed);
     }
     match class(ApiKey::OffsetFetch, code, ErrorContext::Plain) {
+        // It says nothing of the next attempt; nor does an answer that leaves the partition out.
+        _ if code == ErrorCode::UNKNOWN_SERVER_ERROR => Committed::Later(code),
         // Asked under an epoch that has passed: the next attempt has the new one, or none.
         ErrorClass::Rejoin => Committed::Later(code),
         ErrorClass::Retry | ErrorClass::RefreshMetadata | ErrorClass::Ambiguous => {
@@ -288,12 +290,22 @@ pub(crate) enum CommitFailure {
     Other(ConsumerError),
 }
 
-/// Commits `offsets` as `member` until there is a final answer, or `patience` is over.
+/// How often a commit is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempts {
+    /// For what a newer commit will follow.
+    One,
+    UntilAnswered,
+}
+
+/// Commits `offsets` as `member` until there is a final answer, or `patience` or `attempts` are
+/// over.
 pub(crate) async fn commit(
     cluster: &Cluster,
     member: &GroupMetadata,
     offsets: &BTreeMap<TopicPartition, OffsetAndMetadata>,
     patience: Duration,
+    attempts: Attempts,
 ) -> Result<(), CommitFailure> {
     let started = Instant::now();
     let mut open = offsets.clone();
@@ -326,6 +338,10 @@ pub(crate) async fn commit(
                 }
             }
             Err(error) => retriable(error).map_err(CommitFailure::Other)?,
+        };
+        let patience = match attempts {
+            Attempts::One => Duration::ZERO,
+            Attempts::UntilAnswered => patience,
         };
         pause(cluster, "commit", started, patience, &mut attempt, last)
             .await

@@ -13,10 +13,11 @@ use millstream_protocol::TopicPartition;
 use tokio::time::Instant;
 
 use super::assignor::RebalanceProtocol;
-use super::consumer::{Consumer, DutySlot, Mode};
+use super::consumer::{AutomaticCommits, Consumer, DutySlot, Mode};
 use super::error::ConsumerError;
 use super::listener::RebalanceListener;
 use super::membership::{Ask, Duty, GiveUp, Group};
+use super::offsets::Attempts;
 use super::records::ConsumerRecords;
 
 type Work = BoxFuture<'static, Result<(), ConsumerError>>;
@@ -88,7 +89,9 @@ impl Consumer {
             if tokio::time::timeout_at(deadline, rung).await.is_err() {
                 // A poll that may not wait still lets the background tasks run.
                 tokio::task::yield_now().await;
-                return Ok(ConsumerRecords::default());
+                // What only a seek helps is told as long as nothing else comes.
+                let stuck = core.positions().stuck();
+                return stuck.map_or_else(|| Ok(ConsumerRecords::default()), Err);
             }
         }
     }
@@ -169,31 +172,49 @@ impl Consumer {
         Ok(Some(Box::pin(async move { task.perform(duty).await })))
     }
 
-    /// Starts an automatic commit where its time has come. Its failure is logged: the next one
-    /// follows.
+    /// Starts an automatic commit where its time has come and none is under way. One that fails is
+    /// logged and not repeated: the next one, which is newer, follows soon.
     pub(super) fn commit_if_due(&self) {
         if !self.inner.core.config.enable_auto_commit {
             return;
         }
-        {
-            let mut due = self
-                .inner
-                .auto_commit_at
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if *due > Instant::now() {
-                return;
-            }
-            *due = Instant::now() + self.inner.core.config.auto_commit_interval;
+        let mut automatic = self.automatic_commits();
+        let under_way = automatic.under_way.as_ref();
+        if automatic.due > Instant::now() || under_way.is_some_and(|task| !task.is_finished()) {
+            return;
         }
+        automatic.due = Instant::now() + self.inner.core.config.auto_commit_interval;
         let (consumer, offsets) = (self.without_tasks(), self.offsets_to_commit());
         let group = self.inner.group.as_ref();
         let tenure = group.map(|group| group.lock().tenure(offsets.iter().map(|(p, _)| p)));
-        tokio::spawn(async move {
-            if let Err(error) = consumer.commit_within(&offsets, tenure).await {
+        let task = tokio::spawn(async move {
+            let done = consumer
+                .commit_within(&offsets, tenure, Attempts::One)
+                .await;
+            if let Err(error) = done {
                 tracing::warn!(%error, "automatic commit failed");
+                let soon = Instant::now() + consumer.config().client.retry_backoff_max;
+                let mut automatic = consumer.automatic_commits();
+                automatic.due = automatic.due.min(soon);
             }
         });
+        automatic.under_way = Some(task);
+    }
+
+    fn automatic_commits(&self) -> std::sync::MutexGuard<'_, AutomaticCommits> {
+        let automatic = self.inner.automatic_commits.lock();
+        automatic.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing of an automatic commit is sent any more once this has ended: what it would commit is
+    /// older than what comes now.
+    pub(super) async fn end_automatic_commit(&self) {
+        let under_way = self.automatic_commits().under_way.take();
+        if let Some(task) = under_way {
+            task.abort();
+            // It has ended, one way or the other.
+            let _ = task.await;
+        }
     }
 }
 

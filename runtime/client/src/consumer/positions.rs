@@ -117,6 +117,8 @@ struct PartitionState {
     leader: Option<Leader>,
     /// Read from instead of the leader.
     replica: Option<replicas::Replica>,
+    /// Why nothing happens before a seek.
+    stuck: Option<ConsumerError>,
     /// Of the topic that the position is about; zero while it is not known.
     topic_id: Uuid,
     behind: leaders::Behind,
@@ -134,6 +136,7 @@ impl PartitionState {
             offsets: None,
             leader: None,
             replica: None,
+            stuck: None,
             topic_id: Uuid::ZERO,
             behind: leaders::Behind::default(),
         }
@@ -142,6 +145,7 @@ impl PartitionState {
     /// Drops what was fetched and makes answers under way count no more.
     fn restart(&mut self, position: Position, version: u64) {
         self.position = position;
+        self.stuck = None;
         self.version = version;
         self.asking = Asking::Nothing;
         self.not_before_ms = i64::MIN;
@@ -363,10 +367,17 @@ impl Positions {
         }
     }
 
-    /// Gives up until a seek; `poll` reports the error.
+    /// What a partition that is read waits for a seek with, if one does.
+    pub(crate) fn stuck(&self) -> Option<ConsumerError> {
+        let mut going = self.partitions.values().filter(|state| !state.paused);
+        going.find_map(|state| state.stuck.clone())
+    }
+
+    /// Gives up until a seek; `poll` reports the error, and again where it has nothing else.
     pub(crate) fn fail(&mut self, target: &Target, error: ConsumerError) {
         if let Some(state) = self.current(target) {
             state.position = Position::Stuck;
+            state.stuck = Some(error.clone());
             state.asking = Asking::Nothing;
             self.errors.push_back(error);
         }

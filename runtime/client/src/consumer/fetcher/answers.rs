@@ -1,7 +1,8 @@
 //! What the fetcher makes of answers.
 //!
 //! Invariants: an answer that does not count any more changes nothing; a refusal that a leader
-//! change explains leads to new metadata, never to an error.
+//! change explains leads to new metadata, never to an error; any other one is reported and asked
+//! again: a partition stops only where the application has to say where it goes on.
 //! Never: asks anything itself.
 
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ impl Fetcher {
         targets: &[Target],
         result: Result<Vec<(TopicPartition, Committed)>, ClusterError>,
     ) {
-        let again_ms = self.again_ms(0);
+        let (again_ms, refused_again_ms) = (self.again_ms(0), self.again_ms(3));
         let mut positions = self.core.positions();
         let answers = match result {
             Ok(answers) => answers,
@@ -78,20 +79,21 @@ impl Fetcher {
                     tracing::debug!(%partition, %code, "committed offset not decided yet");
                     positions.release(target, again_ms);
                 }
-                Committed::Refused(code) => positions.fail(
-                    target,
-                    ConsumerError::Refused {
+                Committed::Refused(code) => {
+                    let error = ConsumerError::Refused {
                         call: "poll (committed offset)",
                         code,
                         topic_partition: Some(partition),
-                    },
-                ),
+                    };
+                    positions.report(target, error);
+                    positions.release(target, refused_again_ms);
+                }
             }
         }
     }
 
     fn finish_resets(&mut self, targets: &[(Target, Landmark)], answers: Answers) {
-        let again_ms = self.again_ms(0);
+        let (again_ms, refused_again_ms) = (self.again_ms(0), self.again_ms(3));
         let mut positions = self.core.positions();
         let answers: BTreeMap<TopicPartition, Answer> = answers.into_iter().collect();
         for (target, to) in targets {
@@ -113,7 +115,8 @@ impl Fetcher {
                         code: *code,
                         topic_partition: Some(partition.clone()),
                     };
-                    positions.fail(target, error);
+                    positions.report(target, error);
+                    positions.release(target, refused_again_ms);
                 }
                 Some(Answer::Later(reason)) => {
                     tracing::debug!(%partition, %reason, "position not reset yet");

@@ -155,6 +155,8 @@ pub(super) struct State {
     pub(super) sessions: Sessions,
     /// Nodes that do not run.
     pub(super) away: BTreeSet<i32>,
+    /// How often nodes have moved to another port.
+    pub(super) moves: BTreeMap<i32, i32>,
 }
 
 /// The broker. Clones are the same one.
@@ -241,7 +243,16 @@ impl FakeBroker {
         mut requests: mpsc::Receiver<Frame>,
         answers: mpsc::Sender<Frame>,
     ) {
-        while let Some(frame) = requests.recv().await {
+        let moves = self.lock().moves_of(node);
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = self.gone(node, moves) => return,
+                frame = requests.recv() => match frame {
+                    Some(frame) => frame,
+                    None => return,
+                },
+            };
             let bytes = frame.segments().iter().map(Bytes::len).sum();
             let mut decoder = Decoder::new(frame);
             let header = decode_request_header(&mut decoder).unwrap();
@@ -276,7 +287,7 @@ impl FakeBroker {
             // A lost connection ends the wait of whatever is asked on it.
             let answer = tokio::select! {
                 biased;
-                () = self.gone(node) => return,
+                () = self.gone(node, moves) => return,
                 answer = self.answer(call, &mut decoder) => answer,
                 () = answers.closed() => return,
             };
@@ -349,7 +360,7 @@ impl FakeBroker {
                 .map(|node_id| metadata::MetadataResponseBroker {
                     node_id,
                     host: "fake".into(),
-                    port: 9091 + node_id,
+                    port: state.port_of(node_id),
                     ..Default::default()
                 })
                 .collect(),
@@ -666,8 +677,12 @@ fn coordinator(
 #[async_trait]
 impl Transport for FakeBroker {
     async fn connect(&self, address: &BrokerAddress) -> io::Result<FrameConnection> {
-        let node = i32::from(address.port) - 9091;
-        if self.refuses.load(Ordering::Relaxed) || self.lock().away.contains(&node) {
+        let node = (i32::from(address.port) - 9091) % 100;
+        let there = {
+            let state = self.lock();
+            state.port_of(node) == i32::from(address.port) && !state.away.contains(&node)
+        };
+        if self.refuses.load(Ordering::Relaxed) || !there {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let (outgoing, requests) = mpsc::channel(16);

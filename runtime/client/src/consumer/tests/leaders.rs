@@ -104,7 +104,7 @@ impl State {
         let nodes = self.nodes().into_iter().map(|node_id| NodeEndpoint {
             node_id,
             host: "fake".into(),
-            port: 9091 + node_id,
+            port: self.port_of(node_id),
             rack: None,
         });
         nodes.collect()

@@ -12,6 +12,7 @@ mod leaders;
 mod member;
 mod replicas;
 mod sessions;
+mod setbacks;
 mod tenure;
 mod truncation;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millstream_protocol::{ApiKey, ErrorCode};
 use tokio::time::Instant;
 
-use super::broker::{FakeBroker, Log, Seen};
+use super::broker::{FakeBroker, Log, Seen, State};
 use super::{SECOND, connect, tp, values};
 use crate::consumer::{Consumer, ConsumerBuilder};
 
@@ -63,13 +63,26 @@ impl Log {
     }
 }
 
+impl State {
+    pub(super) fn moves_of(&self, node: i32) -> i32 {
+        self.moves.get(&node).copied().unwrap_or(0)
+    }
+
+    pub(super) fn port_of(&self, node: i32) -> i32 {
+        9091 + node + 100 * self.moves_of(node)
+    }
+}
+
 impl FakeBroker {
-    /// Comes back when the node has ended.
-    pub(super) async fn gone(&self, node: i32) {
+    /// Comes back when the node has ended, or has moved more often than that.
+    pub(super) async fn gone(&self, node: i32, moves: i32) {
         loop {
             let changed = self.changed.notified();
-            if self.lock().away.contains(&node) {
-                return;
+            {
+                let state = self.lock();
+                if state.away.contains(&node) || state.moves_of(node) != moves {
+                    return;
+                }
             }
             changed.await;
         }
