@@ -49,6 +49,54 @@ async fn a_group_without_offsets_begins_where_its_policy_says() -> anyhow::Resul
     Ok(())
 }
 
+/// With the first record that is young enough; where none is, at the end.
+#[tokio::test(start_paused = true)]
+async fn a_reset_by_duration_begins_where_records_are_young_enough() -> anyhow::Result<()> {
+    const HOUR_MS: i64 = 3_600_000;
+    let cluster = BrokerUnderTest::start(9).await?;
+    let topic = cluster.create("aged", 1).await?;
+    let producer = producer(&cluster, Producer::idempotent()).await?;
+    let now_ms = cluster.client(1).clock.now_ms();
+    let write = async |number: i64, hours: i64| {
+        let record = ProducerRecord {
+            timestamp: Some(now_ms - hours * HOUR_MS),
+            ..ProducerRecord::new(&*topic).value(number.to_string())
+        };
+        producer.send(record).await?.await?;
+        anyhow::Ok(())
+    };
+    for (number, hours) in [(0, 5), (1, 5), (2, 1), (3, 1)] {
+        write(number, hours).await?;
+    }
+    let partition = cluster.partition("aged", 0);
+    let with = async |number, reset: &str| {
+        let builder = earliest(&cluster, number).set("auto.offset.reset", reset);
+        let consumer = builder.connect(&cluster).await?;
+        consumer.assign(vec![partition.clone()])?;
+        anyhow::Ok(consumer)
+    };
+    for (number, reset, first) in [
+        (1, "by_duration:P1D", "0"),
+        (2, "by_duration:PT3H", "2"),
+        (3, "by_duration:PT90M", "2"),
+    ] {
+        let consumer = with(number, reset).await?;
+        assert_eq!(texts(&take(&consumer, 1).await?)[0], first, "{reset}");
+        // A position that the log does not have is reset in the same way.
+        consumer.seek(&partition, 1_000)?;
+        assert_eq!(texts(&take(&consumer, 1).await?)[0], first, "{reset}");
+    }
+    let none = with(4, "by_duration:PT10M").await?;
+    until("the end to be looked up", async || {
+        assert!(none.poll(Duration::from_millis(50)).await?.is_empty());
+        Ok(none.position(&partition) == Some(4))
+    })
+    .await?;
+    write(4, 0).await?;
+    assert_eq!(texts(&take(&none, 1).await?), ["4"]);
+    Ok(())
+}
+
 /// Offsets with what was written beside them.
 #[tokio::test(start_paused = true)]
 async fn committed_offsets_come_back_with_their_metadata() -> anyhow::Result<()> {
