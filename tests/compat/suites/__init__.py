@@ -12,6 +12,7 @@ from suites import (
     our_job,
     our_tests,
     rdkafka_tests,
+    replicas,
     rskafka_tests,
     security,
 )
@@ -30,4 +31,5 @@ SUITES = [
     our_tests.SUITE,
     mixed_groups.SUITE,
     security.SUITE,
+    replicas.SUITE,
 ]

@@ -57,8 +57,9 @@ async fn with_acks_0_what_a_lost_connection_had_not_taken_goes_over_the_next() {
     assert_eq!(there, in_order);
 }
 
-// Row 63: the leader's word is enough; when the leader is lost before anybody copied the record,
-// so is the record, and the producer, which has its acknowledgement, does not send it again.
+// Row 63, the producer's half of it: the leader's word is enough, and what it has acknowledged is
+// not sent again. That the record goes with the leader is played here; on brokers that replicate it
+// is shown by `acks_1_loses_what_the_leader_alone_had` of tests/compat's suite `replicas`.
 #[tokio::test(start_paused = true)]
 async fn with_acks_1_an_acknowledged_record_is_lost_with_its_leader() {
     let broker = ScriptedBroker::new(&[("orders", 1)]);
