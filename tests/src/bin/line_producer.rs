@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use millstream::client::{Producer, ProducerRecord};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 const USAGE: &str = "usage: line_producer BOOTSTRAP TOPIC [NAME=VALUE ...]";
 
@@ -37,8 +36,9 @@ async fn run() -> anyhow::Result<()> {
         builder = builder.set(name, value);
     }
     let producer = builder.connect(bootstrap.as_str()).await?;
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Some(line) = lines.next_line().await? {
+    let next = || tokio::task::spawn_blocking(|| std::io::stdin().lines().next());
+    while let Some(line) = next().await? {
+        let line = line?;
         let record = ProducerRecord::new(topic.as_str()).value(line.clone());
         let found = producer.send(record).await?.await?;
         println!("{line} at {}", found.offset);
