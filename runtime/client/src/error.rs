@@ -368,7 +368,11 @@ pub enum DeliveryError {
         in_doubt: bool,
     },
     /// The broker refused the record.
-    #[error("{topic_partition}: refused, {code}{}", detail(.message))]
+    #[error(
+        "{topic_partition}: refused, {code}{}{}",
+        detail(.message),
+        if *.in_doubt { "; an earlier attempt may or may not be in the log" } else { "" }
+    )]
     Rejected {
         /// Where the record was going.
         topic_partition: TopicPartition,
@@ -376,6 +380,8 @@ pub enum DeliveryError {
         code: ErrorCode,
         /// What the broker added.
         message: Option<Arc<str>>,
+        /// Whether an attempt may have been appended all the same.
+        in_doubt: bool,
     },
     /// The record belonged to a transaction that was aborted.
     #[error("{topic_partition}: dropped, its transaction was aborted")]

@@ -4,6 +4,8 @@
 //! script is used for exactly one request of its API.
 //! Never: part of the product.
 
+mod partition;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,6 +23,7 @@ use millstream_protocol::{
 };
 use tokio::sync::mpsc;
 
+pub(crate) use self::partition::Partition;
 use crate::security::SecurityError;
 use crate::transport::{BrokerAddress, FrameConnection, Transport};
 
@@ -31,6 +34,8 @@ pub(crate) enum Step {
     Pass,
     /// Answered with this code, nothing done.
     Error(ErrorCode),
+    /// Done, later, and a Produce is answered with this code all the same.
+    DoneBut(Duration, ErrorCode),
     /// Done and answered, but later; what follows on the connection waits.
     Delay(Duration),
     /// The connection is lost; nothing done.
@@ -54,22 +59,6 @@ pub(crate) struct Received {
     pub(crate) committed: Option<bool>,
     /// Producer id and epoch where the request has them.
     pub(crate) producer: Option<(i64, i16)>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct ProducerState {
-    epoch: i16,
-    /// First sequence, last sequence, base offset.
-    last_five: VecDeque<(i32, i32, i64)>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Partition {
-    pub(crate) batches: Vec<Bytes>,
-    next_offset: i64,
-    producers: BTreeMap<i64, ProducerState>,
-    /// Answers for this partition only, before anything else is looked at.
-    pub(crate) errors: VecDeque<ErrorCode>,
 }
 
 #[derive(Debug)]
@@ -98,6 +87,8 @@ pub(crate) struct State {
     pub(crate) ended: Vec<(i64, i16, bool)>,
     next_producer_id: i64,
     most_in_flight: usize,
+    /// What the present Produce is answered with, done as it is.
+    done_but: Option<ErrorCode>,
 }
 
 /// The broker. Clones are the same broker.
@@ -134,6 +125,7 @@ impl ScriptedBroker {
             ended: Vec::new(),
             next_producer_id: 1000,
             most_in_flight: 0,
+            done_but: None,
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -250,11 +242,15 @@ impl ScriptedBroker {
                 Step::Swallow => Some(ErrorCode::REQUEST_TIMED_OUT),
                 _ => None,
             };
-            if let Step::Delay(delay) = step {
+            if let Step::Delay(delay) | Step::DoneBut(delay, _) = step {
                 tokio::time::sleep(delay).await;
             }
             let answer = {
                 let mut state = self.lock();
+                state.done_but = match step {
+                    Step::DoneBut(_, code) => Some(code),
+                    _ => None,
+                };
                 state.received.push(Received {
                     api,
                     version: header.api_version,
@@ -385,14 +381,16 @@ impl State {
                 ..Default::default()
             }
         });
+        let nodes = [1].into_iter().chain(self.moved_to.map(|(node, _)| node));
+        let broker = |node_id| metadata::MetadataResponseBroker {
+            node_id,
+            host: "scripted".into(),
+            port: 9091 + node_id,
+            ..Default::default()
+        };
         metadata::MetadataResponse {
             topics: topics.collect(),
-            brokers: vec![metadata::MetadataResponseBroker {
-                node_id: 1,
-                host: "scripted".into(),
-                port: 9092,
-                ..Default::default()
-            }],
+            brokers: nodes.map(broker).collect(),
             cluster_id: Some("scripted".into()),
             controller_id: 1,
             ..Default::default()
@@ -447,7 +445,9 @@ impl State {
                 if entry.1 < 0 {
                     self.next_producer_id += 1;
                 }
+                let known = entry.1 >= 0;
                 if request.producer_id >= 0
+                    && known
                     && (request.producer_id, request.producer_epoch) != *entry
                 {
                     return init_producer_id::InitProducerIdResponse {
@@ -456,9 +456,16 @@ impl State {
                     };
                 }
                 entry.1 += 1;
-                if self.ongoing.insert(id, false) == Some(true) {
+                if self.ongoing.insert(id, false) == Some(true) && known {
                     let (pid, epoch) = *entry;
                     self.ended.push((pid, epoch, false));
+                    if self.transaction_version < 2 {
+                        // The epoch is one that nobody gets to know, not even who asked.
+                        return init_producer_id::InitProducerIdResponse {
+                            error_code: ErrorCode::CONCURRENT_TRANSACTIONS,
+                            ..Default::default()
+                        };
+                    }
                 }
                 *entry
             }
@@ -479,11 +486,8 @@ impl State {
         let mut responses = Vec::new();
         for topic in request.topic_data {
             let name = if version >= 13 {
-                let found = self
-                    .topics
-                    .keys()
-                    .find(|name| topic_id(name) == topic.topic_id);
-                found.cloned().unwrap_or_default()
+                let id = |name: &&String| topic_id(name) == topic.topic_id;
+                self.topics.keys().find(id).cloned().unwrap_or_default()
             } else {
                 topic.name.clone()
             };
@@ -507,6 +511,7 @@ impl State {
                     (None, None) => Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
                     (None, Some(partition)) => partition.append(bytes, limit),
                 };
+                let outcome = self.done_but.map_or(outcome, Err);
                 let leader = self
                     .moved_to
                     .filter(|_| outcome.is_err())
@@ -539,6 +544,12 @@ impl State {
             node_endpoints: self.moved_to.map(endpoint).into_iter().collect(),
             ..Default::default()
         }
+    }
+
+    /// As a coordinator does with an id that was idle for too long.
+    pub(crate) fn forget_id(&mut self, id: &str) {
+        self.epochs.remove(id);
+        self.ongoing.remove(id);
     }
 
     fn fenced(&self, id: &str, producer: (i64, i16)) -> bool {
@@ -580,7 +591,15 @@ impl State {
         if self.fenced(&id, producer) {
             return refuse(ErrorCode::PRODUCER_FENCED);
         }
-        if !self.ongoing.insert(id.clone(), false).unwrap_or(false) && request.committed {
+        let open = self.ongoing.insert(id.clone(), false).unwrap_or(false);
+        if version < 5 && !open {
+            let last = self.ended.iter().rev().find(|end| end.0 == producer.0);
+            return match last.is_some_and(|end| end.2 == request.committed) {
+                true => answer((-1, -1)),
+                false => refuse(ErrorCode::INVALID_TXN_STATE),
+            };
+        }
+        if !open && request.committed {
             return refuse(ErrorCode::INVALID_TXN_STATE);
         }
         self.ended.push((producer.0, producer.1, request.committed));
@@ -704,61 +723,6 @@ impl State {
             transaction_states: states.collect(),
             ..Default::default()
         }
-    }
-}
-
-impl Partition {
-    /// Appends as a broker does: window of five, epochs, sequences without gaps.
-    fn append(&mut self, bytes: Bytes, limit: usize) -> Result<i64, ErrorCode> {
-        if let Some(code) = self.errors.pop_front()
-            && !code.is_ok()
-        {
-            return Err(code);
-        }
-        if bytes.len() > limit {
-            return Err(ErrorCode::MESSAGE_TOO_LARGE);
-        }
-        let batch = RecordBatch::parse(bytes.clone()).unwrap();
-        batch.verify_crc().unwrap();
-        let span = (batch.base_sequence(), batch.last_sequence());
-        let offset = self.next_offset;
-        if batch.producer_id() >= 0 {
-            let known = self.producers.get(&batch.producer_id()).cloned();
-            let mut state = known.clone().unwrap_or_default();
-            if known.is_some() && batch.producer_epoch() == state.epoch {
-                let same = state.last_five.iter().find(|(f, l, _)| (*f, *l) == span);
-                if let Some((_, _, offset)) = same {
-                    return Ok(*offset);
-                }
-                let next =
-                    state.last_five.back().map_or(
-                        0,
-                        |(_, last, _)| {
-                            if *last == i32::MAX { 0 } else { last + 1 }
-                        },
-                    );
-                if span.0 != next {
-                    return Err(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
-                }
-            } else if known.is_some() {
-                if batch.producer_epoch() < state.epoch {
-                    return Err(ErrorCode::INVALID_PRODUCER_EPOCH);
-                }
-                if span.0 != 0 {
-                    return Err(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
-                }
-                state.last_five.clear();
-            }
-            state.epoch = batch.producer_epoch();
-            state.last_five.push_back((span.0, span.1, offset));
-            if state.last_five.len() > 5 {
-                state.last_five.pop_front();
-            }
-            self.producers.insert(batch.producer_id(), state);
-        }
-        self.next_offset += i64::from(batch.record_count());
-        self.batches.push(bytes);
-        Ok(offset)
     }
 }
 

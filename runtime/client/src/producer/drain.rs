@@ -132,6 +132,10 @@ impl Sender {
                 self.refresh_wanted = true;
                 continue;
             };
+            let lane = self.lanes.get(index);
+            if next == Next::New && lane.is_some_and(|lane| lane.is_under_way_elsewhere(leader)) {
+                continue;
+            }
             if ticket.is_some_and(|ticket| !ticket.implicit_add) && !self.added.contains(&index) {
                 to_add.push(index);
                 continue;
@@ -244,6 +248,7 @@ impl Sender {
             let Some(batch) = batch else { continue };
             batch.stage = Stage::InFlight;
             batch.attempts += 1;
+            batch.node = Some(node);
             let topic_partition = batch.state.topic_partition.clone();
             topics
                 .entry(Arc::clone(&topic_partition.topic))
@@ -358,6 +363,7 @@ impl Sender {
                     attempts: 0,
                     in_doubt: false,
                     stage: Stage::Waiting { not_before_ms: 0 },
+                    node: None,
                     last: "not sent".into(),
                 });
                 Some(lane.outstanding.len() - 1)

@@ -1,8 +1,8 @@
 //! Producer ids, epochs and sequences: what makes a repeated batch harmless.
 //!
 //! Invariants: sequences of a partition rise without gap inside one (producer id, epoch); a batch
-//! keeps its bytes over retries; it is numbered anew only when its last answer proved that it is
-//! not in the log.
+//! keeps its bytes over retries; it is numbered anew only when it is proved that no log has it: no
+//! attempt can have been appended, or the log lacks an earlier batch, and logs have no gaps.
 //! Never: takes a new epoch while the fate of a batch of the partition is open.
 //!
 //! ```text
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use millstream_protocol::{BatchError, ProducerStamp, RecordBatch};
 
 use super::delivery::BatchState;
+use crate::cluster::NodeId;
 
 /// Who a producer is to the brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub(super) struct Outstanding {
     /// Whether an attempt may have been appended without an answer.
     pub(super) in_doubt: bool,
     pub(super) stage: Stage,
+    /// Where the last attempt went.
+    pub(super) node: Option<NodeId>,
     /// How the last attempt ended.
     pub(super) last: Arc<str>,
 }
@@ -73,6 +76,8 @@ pub(super) struct Lane {
     pub(super) outstanding: VecDeque<Outstanding>,
     /// A batch failed, so that a sequence is missing.
     pub(super) broken: bool,
+    /// The first sequence of a failed batch that no log has: none has what follows it either.
+    missing: Option<i32>,
     /// Whether its batches are those of transactions, of which no broker takes any but the first
     /// one first.
     transactional: bool,
@@ -142,6 +147,7 @@ impl Lane {
             self.identity = identity;
             self.next_sequence = 0;
             self.broken = false;
+            self.missing = None;
         }
     }
 
@@ -173,6 +179,7 @@ impl Lane {
         self.identity = Some(identity);
         self.next_sequence = 0;
         self.broken = false;
+        self.missing = None;
         for index in 0..self.outstanding.len() {
             let Some(count) = self.outstanding.get(index).map(|batch| batch.record_count) else {
                 break;
@@ -192,6 +199,45 @@ impl Lane {
             .position(|batch| batch.state.id == batch_id)
     }
 
+    /// Takes a batch out, which failed or is in the log.
+    pub(super) fn take(&mut self, batch_id: u64, failed: bool) -> Option<Outstanding> {
+        let position = self.position(batch_id)?;
+        let batch = self.outstanding.remove(position)?;
+        self.broken |= failed && self.identity.is_some();
+        if failed
+            && !batch.in_doubt
+            && self
+                .missing
+                .is_none_or(|at| precedes(batch.base_sequence, at))
+        {
+            self.missing = Some(batch.base_sequence);
+        }
+        Some(batch)
+    }
+
+    /// Whether a log that does not take the batch at `position`, since its sequence is not the
+    /// next one, cannot have it. Brokers remember the last few batches only, after a restart just
+    /// one: the same is said of a batch that is in the log and was forgotten.
+    pub(super) fn is_proved_absent(&self, position: usize) -> bool {
+        let Some(batch) = self.outstanding.get(position) else {
+            return false;
+        };
+        let before = self.outstanding.iter().take(position);
+        let mut absent = before.filter(|batch| batch.stage != Stage::InFlight && !batch.in_doubt);
+        let missing = self
+            .missing
+            .is_some_and(|at| precedes(at, batch.base_sequence));
+        !batch.in_doubt || missing || absent.next().is_some()
+    }
+
+    /// Whether a batch is on its way to another broker than this one. What it may have appended
+    /// there is decided before more is sent: accepted here, later batches would push it out of the
+    /// memory by which brokers recognise what is sent again.
+    pub(super) fn is_under_way_elsewhere(&self, leader: NodeId) -> bool {
+        let mut under_way = self.outstanding.iter();
+        under_way.any(|batch| batch.stage == Stage::InFlight && batch.node != Some(leader))
+    }
+
     pub(super) fn any_in_flight(&self) -> bool {
         self.outstanding
             .iter()
@@ -202,6 +248,11 @@ impl Lane {
 /// The sequence that follows `count` records from `base`; wraps after 2³¹−1.
 pub(super) fn sequence_after(base: i32, count: i32) -> i32 {
     base.wrapping_add(count) & i32::MAX
+}
+
+/// Whether a sequence comes before another one, both of batches that are close to each other.
+fn precedes(first: i32, second: i32) -> bool {
+    first != second && (second.wrapping_sub(first) & i32::MAX) < 1 << 30
 }
 
 #[cfg(test)]
@@ -233,6 +284,7 @@ mod tests {
                 attempts: 1,
                 in_doubt: false,
                 stage: Stage::InFlight,
+                node: Some(NodeId(1)),
                 last: "".into(),
             });
         }

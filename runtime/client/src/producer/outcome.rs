@@ -142,7 +142,9 @@ impl Sender {
         let Some((position, batch)) = self.find(entry) else {
             return;
         };
-        let (in_doubt, records) = (batch.in_doubt, batch.record_count);
+        // What a broker says that does not know what went wrong.
+        batch.in_doubt |= code == ErrorCode::UNKNOWN_SERVER_ERROR;
+        let records = batch.record_count;
         if code == ErrorCode::DUPLICATE_SEQUENCE_NUMBER {
             let outcome = Outcome::Acknowledged {
                 base_offset: -1,
@@ -156,44 +158,28 @@ impl Sender {
         };
         let out_of_order = code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
         if out_of_order && position > 0 {
-            // An earlier batch is missing; this one is not in the log.
-            return self.undone(entry, reason, now_ms);
+            // An earlier batch is missing, or not decided: this one waits for it.
+            return self.not_next(entry, position, reason, now_ms);
         }
         match class(ApiKey::Produce, code, self.context()) {
             ErrorClass::Retry | ErrorClass::FindCoordinator => {
-                let appended = code == ErrorCode::REQUEST_TIMED_OUT
-                    || code == ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND;
-                self.again(entry, appended, reason, now_ms);
+                self.again(entry, !precedes_append(code), reason, now_ms);
             }
             ErrorClass::RefreshMetadata => {
                 self.refresh_wanted = true;
-                self.again(entry, false, reason, now_ms);
+                // A leader that appends and is deposed before the others have the batch says this
+                // of a batch that the next leader may have.
+                self.again(entry, true, reason, now_ms);
             }
             ErrorClass::Ambiguous => self.again(entry, true, reason, now_ms),
             ErrorClass::BumpEpoch => {
-                tracing::error!(
-                    topic = %entry.topic, partition = entry.partition, %code,
-                    "the log does not continue where this producer left it: acknowledged records \
-                     may have been lost; going on with a new epoch"
-                );
-                if let Some(lane) = self.lanes.get_mut(entry.lane) {
-                    lane.broken = true;
-                }
-                if out_of_order || !in_doubt {
-                    self.undone(entry, reason, now_ms);
-                } else {
-                    self.reject(entry, code, message);
-                }
+                self.log_parted((entry, position), code, message, reason, now_ms);
             }
-            ErrorClass::Reject
-                if code == ErrorCode::MESSAGE_TOO_LARGE && records > 1 && !in_doubt =>
-            {
+            ErrorClass::Reject if code == ErrorCode::MESSAGE_TOO_LARGE && records > 1 => {
                 self.split(entry, code, message, now_ms);
             }
             ErrorClass::AbortTransaction => {
-                if code == ErrorCode::INVALID_PRODUCER_EPOCH {
-                    self.shared.need_new_epoch_before_version_2();
-                }
+                self.shared.note_refusal(code);
                 self.reject(entry, code, message);
             }
             ErrorClass::Fenced => {
@@ -205,6 +191,46 @@ impl Sender {
                 self.reject(entry, code, message);
             }
             _ => self.reject(entry, code, message),
+        }
+    }
+
+    /// The log does not take the batch, and no earlier one is open: batches before it are gone, or
+    /// it is in the log and the broker has forgotten it.
+    fn log_parted(
+        &mut self,
+        (entry, position): (&Entry, usize),
+        code: ErrorCode,
+        message: Option<Arc<str>>,
+        reason: Arc<str>,
+        now_ms: i64,
+    ) {
+        let Some(lane) = self.lanes.get_mut(entry.lane) else {
+            return;
+        };
+        lane.broken = true;
+        if !lane.is_proved_absent(position) {
+            tracing::error!(
+                topic = %entry.topic, partition = entry.partition, %code,
+                "the log does not continue where this producer left it, and whether it has the \
+                 records of an attempt without an answer cannot be known: they are not sent again"
+            );
+            return self.reject(entry, code, message);
+        }
+        tracing::error!(
+            topic = %entry.topic, partition = entry.partition, %code,
+            "the log does not continue where this producer left it: acknowledged records \
+             may have been lost; going on with a new epoch"
+        );
+        self.undone(entry, reason, now_ms);
+    }
+
+    /// Not the next one of its log, while earlier batches are open.
+    fn not_next(&mut self, entry: &Entry, position: usize, reason: Arc<str>, now_ms: i64) {
+        let lane = self.lanes.get(entry.lane);
+        if lane.is_some_and(|lane| lane.is_proved_absent(position)) {
+            self.undone(entry, reason, now_ms);
+        } else {
+            self.wait(entry, 0, reason, now_ms);
         }
     }
 
@@ -256,7 +282,6 @@ impl Sender {
 
     fn wait(&mut self, entry: &Entry, attempt: u32, reason: Arc<str>, now_ms: i64) {
         let pause_ms = self.pause_ms(attempt);
-        let dropped = self.shared.transaction_has_failed() || self.shared.is_ending();
         let Some((_, batch)) = self.find(entry) else {
             return;
         };
@@ -264,24 +289,38 @@ impl Sender {
             not_before_ms: now_ms + pause_ms,
         };
         batch.last = reason;
+        self.dropped(entry);
+    }
+
+    /// Drops a batch that is not to be sent again: its time was over while it was on its way, or
+    /// its transaction is being given up, and nothing of that may be left for the next one.
+    fn dropped(&mut self, entry: &Entry) -> bool {
+        let given_up = self.shared.transaction_has_failed() || self.shared.is_ending();
+        let Some((_, batch)) = self.find(entry) else {
+            return true;
+        };
         if batch.state.is_resolved() {
-            // Its time was over while it was on its way; nobody waits for it.
             self.remove(entry.lane, entry.batch_id, true);
-        } else if dropped {
+            return true;
+        }
+        if given_up {
             self.fail(entry, |state| DeliveryError::Aborted {
                 topic_partition: state.topic_partition.clone(),
             });
         }
+        given_up
     }
 
     /// The batch fails with the broker's code, and its transaction with it.
     fn reject(&mut self, entry: &Entry, code: ErrorCode, message: Option<Arc<str>>) {
         let cause: Arc<str> = format!("{}-{}: {code}", entry.topic, entry.partition).into();
         self.shared.fail_transaction(&cause);
+        let in_doubt = self.find(entry).is_some_and(|(_, batch)| batch.in_doubt);
         self.fail(entry, |state| DeliveryError::Rejected {
             topic_partition: state.topic_partition.clone(),
             code,
             message: message.clone(),
+            in_doubt,
         });
     }
 
@@ -305,9 +344,7 @@ impl Sender {
     fn remove(&mut self, lane: usize, batch_id: u64, failed: bool) -> Option<Outstanding> {
         let index = lane;
         let lane = self.lanes.get_mut(index)?;
-        let position = lane.position(batch_id)?;
-        let batch = lane.outstanding.remove(position)?;
-        lane.broken |= failed && lane.identity.is_some();
+        let batch = lane.take(batch_id, failed)?;
         if failed {
             self.shared.need_new_epoch_before_version_2();
         }
@@ -410,6 +447,9 @@ impl Sender {
 
     /// Halves a batch that the broker finds too large. The halves have its sequences.
     fn split(&mut self, entry: &Entry, code: ErrorCode, message: Option<Arc<str>>, now_ms: i64) {
+        if self.dropped(entry) {
+            return;
+        }
         let compression = self.config.compression;
         let transactional = self.config.transactional_id.is_some();
         let Some((position, batch)) = self.find(entry) else {
@@ -445,7 +485,9 @@ impl Sender {
                         record_count: count,
                         created_ms: whole.created_ms,
                         attempts: whole.attempts,
-                        in_doubt: false,
+                        // Where the log has the whole batch, it takes neither half.
+                        in_doubt: whole.in_doubt,
+                        node: whole.node,
                         stage: Stage::Waiting {
                             not_before_ms: now_ms,
                         },
@@ -586,6 +628,20 @@ impl Sender {
         }
         self.busy.clear();
     }
+}
+
+/// Whether a broker says this before it appends anything. What is not listed, it may also say, or
+/// find out, while the batch waits for the other replicas.
+fn precedes_append(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::NOT_ENOUGH_REPLICAS
+            | ErrorCode::CORRUPT_MESSAGE
+            | ErrorCode::CONCURRENT_TRANSACTIONS
+            | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS
+            | ErrorCode::COORDINATOR_NOT_AVAILABLE
+            | ErrorCode::NOT_COORDINATOR
+    )
 }
 
 /// Both halves of a batch: bytes, number of records, first sequence.

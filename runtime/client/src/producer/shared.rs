@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use millstream_protocol::ErrorCode;
 use tokio::sync::Notify;
 
 use super::accumulator::Accumulator;
@@ -173,6 +174,22 @@ impl Shared {
     pub(super) fn need_new_epoch_before_version_2(&self) {
         if !self.implicit_add() {
             self.need_new_epoch();
+        }
+    }
+
+    /// What a refusal that fails the transaction says about its abort.
+    pub(super) fn note_refusal(&self, code: ErrorCode) {
+        match code {
+            // The coordinator has forgotten the id, and with it every transaction; or a successor
+            // has it. Asked for an epoch, it says which.
+            ErrorCode::INVALID_PRODUCER_ID_MAPPING => {
+                self.with_machine(|machine| {
+                    machine.sent = false;
+                    machine.needs_new_epoch = true;
+                });
+            }
+            ErrorCode::INVALID_PRODUCER_EPOCH => self.need_new_epoch_before_version_2(),
+            _ => {}
         }
     }
 

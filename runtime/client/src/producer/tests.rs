@@ -1,6 +1,7 @@
 //! The producer against a scripted broker, on a paused clock.
 
 mod acks;
+mod doubt;
 mod trust;
 
 use millstream_protocol::{ApiKey, ErrorCode, RecordBatch};

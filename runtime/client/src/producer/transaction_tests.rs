@@ -1,5 +1,8 @@
 //! Transactions against a scripted broker, on a paused clock.
 
+mod below_version_2;
+mod forgotten;
+
 use millstream_protocol::{ApiKey, ErrorCode, RecordBatch, TopicPartition};
 
 use super::transaction::machine::State;
@@ -305,29 +308,6 @@ async fn recovers_from_an_old_epoch(at_group: bool, refused: bool) {
     goes_on(&broker, &producer).await;
 }
 
-// Row 125: before transaction version 2 an abort leaves the epoch as it was.
-#[tokio::test(start_paused = true)]
-async fn under_version_1_an_old_epoch_at_the_log_is_left_by_asking_for_the_next() {
-    for at_group in [false, true] {
-        let broker = ScriptedBroker::new(&[("out", 1)]);
-        broker.lock().transaction_version = 1;
-        let builder = Producer::transactional(ID).allow_transaction_version_below_2(true);
-        let producer = connect(&broker, builder).await;
-        producer.init_transactions().await.unwrap();
-        producer.begin().unwrap();
-        let error = old_epoch(&broker, &producer, at_group).await;
-        assert!(
-            matches!(error, TransactionError::Abortable { .. }),
-            "{error}"
-        );
-        producer.abort().await.unwrap();
-        assert!(ends(&broker).is_empty(), "the request for an epoch aborts");
-        assert_eq!(broker.received(ApiKey::InitProducerId).len(), 2);
-        assert_eq!(producer.identity().unwrap().epoch, 1);
-        goes_on(&broker, &producer).await;
-    }
-}
-
 /// What a partition, or the log of the group, that has seen a newer epoch makes of a transaction.
 async fn old_epoch(
     broker: &ScriptedBroker,
@@ -348,10 +328,14 @@ async fn old_epoch(
 }
 
 async fn goes_on(broker: &ScriptedBroker, producer: &Producer) {
+    goes_on_behind(broker, producer, &["a"]).await;
+}
+
+async fn goes_on_behind(broker: &ScriptedBroker, producer: &Producer, values: &[&str]) {
     producer.begin().unwrap();
     drop(producer.send(record("a")).await.unwrap());
     producer.commit().await.unwrap();
-    assert_eq!(broker.values("out", 0), ["a"]);
+    assert_eq!(broker.values("out", 0), values);
 }
 
 // Rows 110 and 153.
@@ -432,40 +416,6 @@ async fn a_cluster_with_old_transactions_is_refused_with_the_upgrade_named() {
     for part in ["transaction.version=2", "allow_transaction_version_below_2"] {
         assert!(text.contains(part), "{text}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn version_1_adds_partitions_and_offsets_before_they_are_written() {
-    let broker = ScriptedBroker::new(&[("out", 2)]);
-    broker.lock().transaction_version = 1;
-    let busy = Step::Error(ErrorCode::CONCURRENT_TRANSACTIONS);
-    broker.script(ApiKey::AddPartitionsToTxn, &[busy, Step::LoseAnswer]);
-    let builder = Producer::transactional(ID).allow_transaction_version_below_2(true);
-    let producer = connect(&broker, builder).await;
-    producer.init_transactions().await.unwrap();
-    for n in 0..2 {
-        producer.begin().unwrap();
-        drop(producer.send(record(&n.to_string())).await.unwrap());
-        producer.send_offsets(&offsets(n), &group()).await.unwrap();
-        producer.commit().await.unwrap();
-    }
-    assert_eq!(broker.received(ApiKey::AddOffsetsToTxn).len(), 2);
-    assert_eq!(broker.received(ApiKey::AddPartitionsToTxn).len(), 4);
-    let produced = broker.received(ApiKey::Produce);
-    assert!(produced.iter().all(|request| request.version <= 11));
-    assert!(
-        broker
-            .received(ApiKey::TxnOffsetCommit)
-            .iter()
-            .all(|request| request.version <= 4)
-    );
-    let sequences: Vec<_> = produced
-        .iter()
-        .map(|r| RecordBatch::parse(r.batches[0].2.clone()).unwrap())
-        .map(|batch| (batch.producer_epoch(), batch.base_sequence()))
-        .collect();
-    assert_eq!(sequences, [(0, 0), (0, 1)], "one epoch, sequences go on");
-    assert_eq!(broker.values("out", 0), ["0", "1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -747,5 +697,34 @@ async fn a_commit_that_comes_after_the_coordinators_time_out_is_abortable() {
         drop(producer.send(record("again")).await.unwrap());
         producer.commit().await.unwrap();
         assert_eq!(ends(&broker).last(), Some(&(true, 1)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_comes_back_too_large_during_the_abort_is_gone_with_its_transaction() {
+    for version in [2, 1] {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        broker.lock().transaction_version = version;
+        broker.lock().max_message_bytes = 300;
+        let builder = Producer::transactional(ID).allow_transaction_version_below_2(true);
+        let producer = connect(&broker, builder.linger_ms(50)).await;
+        producer.init_transactions().await.unwrap();
+        producer.begin().unwrap();
+        broker.script(ApiKey::Produce, &[Step::Delay(Duration::from_secs(5))]);
+        let mut deliveries = Vec::new();
+        for n in 0..20 {
+            let record = record(&format!("{n:0>30}"));
+            deliveries.push(producer.send(record).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(broker.received(ApiKey::Produce).len(), 0, "on its way");
+        producer.abort().await.unwrap();
+        for delivery in deliveries {
+            let error = delivery.await.unwrap_err();
+            assert!(matches!(error, DeliveryError::Aborted { .. }), "{error}");
+        }
+        assert_eq!(producer.buffered_bytes(), 0);
+        goes_on(&broker, &producer).await;
+        assert_eq!(broker.received(ApiKey::Produce).len(), 2, "{version}");
     }
 }

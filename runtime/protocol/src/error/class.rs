@@ -145,6 +145,8 @@ const TABLE: &[Row] = {
                 E::INVALID_PRODUCER_EPOCH,
                 E::DUPLICATE_SEQUENCE_NUMBER,
                 E::INVALID_TXN_STATE,
+                E::UNKNOWN_SERVER_ERROR,
+                E::INVALID_PRODUCER_ID_MAPPING,
             ],
             Class::AbortTransaction,
         ),
@@ -194,15 +196,18 @@ const TABLE: &[Row] = {
         Row(
             &[ApiKey::EndTxn],
             ANY,
-            &[E::UNKNOWN_PRODUCER_ID],
+            &[E::UNKNOWN_PRODUCER_ID, E::INVALID_PRODUCER_ID_MAPPING],
             Class::AbortTransaction,
         ),
-        // What ends a transaction under way, but not its producer.
+        // What ends a transaction under way, but not its producer. A coordinator forgets an id that
+        // was idle for long; asked for an epoch, it takes the producer in again, unless a successor
+        // has been taken in by then.
         Row(
             ADDING,
             ANY,
             &[
                 E::UNKNOWN_PRODUCER_ID,
+                E::INVALID_PRODUCER_ID_MAPPING,
                 E::TOPIC_AUTHORIZATION_FAILED,
                 E::GROUP_AUTHORIZATION_FAILED,
                 E::OPERATION_NOT_ATTEMPTED,

@@ -92,10 +92,28 @@ fn a_transaction_in_trouble_is_aborted_and_its_producer_lives() {
 }
 
 #[test]
+fn a_transactional_id_that_was_forgotten_ends_the_transaction_and_not_the_producer() {
+    let forgotten = E::INVALID_PRODUCER_ID_MAPPING;
+    let asked = [
+        ApiKey::AddPartitionsToTxn,
+        ApiKey::AddOffsetsToTxn,
+        ApiKey::TxnOffsetCommit,
+        ApiKey::EndTxn,
+    ];
+    always(&asked, &[forgotten], AbortTransaction);
+    for code in [forgotten, E::UNKNOWN_SERVER_ERROR] {
+        assert_eq!(
+            class(ApiKey::Produce, code, Transactional),
+            AbortTransaction
+        );
+    }
+    always(&[ApiKey::InitProducerId], &[forgotten], Fatal);
+}
+
+#[test]
 fn what_no_retry_and_no_abort_can_mend_is_fatal() {
     let codes = [
         E::INVALID_TXN_STATE,
-        E::INVALID_PRODUCER_ID_MAPPING,
         E::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         E::INVALID_TRANSACTION_TIMEOUT,
     ];

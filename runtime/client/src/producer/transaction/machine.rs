@@ -196,7 +196,8 @@ pub struct Machine {
     pub number: u64,
     /// Whether anything of the open transaction may have reached a broker.
     pub sent: bool,
-    /// Whether the abort must bring a new epoch by InitProducerId instead of EndTxn.
+    /// Whether the abort must bring a new epoch by InitProducerId: instead of EndTxn, or, before
+    /// transaction version 2, after it.
     pub needs_new_epoch: bool,
     /// Whether a commit was sent whose answer is not known.
     pub in_doubt: bool,

@@ -125,8 +125,17 @@ impl Producer {
         Box::pin(async move {
             let id = self.transactional_id("init_transactions()")?;
             let _operation = self.handle.operation.lock().await;
-            self.apply(Event::Initialise, &id).await?;
             let started = Instant::now();
+            if self.in_doubt() && !self.handle.shared.implicit_add() {
+                // Before transaction version 2 a coordinator that is asked for an epoch while the
+                // transaction is open takes the asker for its own successor. So the commit is
+                // decided first.
+                self.ended(true, &id, started).await?;
+                self.handle
+                    .shared
+                    .with_machine(|machine| machine.in_doubt = false);
+            }
+            self.apply(Event::Initialise, &id).await?;
             self.check_version(&id, started).await?;
             let identity = self.initialise(&id, started).await?;
             self.initialised(identity, Event::Initialised, &id).await
@@ -299,7 +308,8 @@ impl Producer {
                 .shared
                 .with_machine(|machine| (machine.sent, machine.needs_new_epoch))
                 .unwrap_or((false, false));
-            if renew {
+            let ends_first = sent && !self.handle.shared.implicit_add();
+            if renew && !ends_first {
                 return self.renew(&id, Instant::now()).await;
             }
             if !sent {
@@ -309,7 +319,8 @@ impl Producer {
         })
     }
 
-    /// Ends a transaction by asking for a new epoch, which aborts it.
+    /// Ends a transaction by asking for a new epoch. Under transaction version 2 that aborts it;
+    /// before, nothing may be open any more.
     async fn renew(&self, id: &Arc<str>, started: Instant) -> Result<(), TransactionError> {
         let identity = self.initialise(id, started).await?;
         self.apply(Event::Renew, id).await?;
@@ -326,34 +337,48 @@ impl Producer {
         }
     }
 
-    /// EndTxn, until there is a final answer or `max.block.ms` is over.
+    /// Ends the transaction, and takes the outcome over.
     async fn end(&self, committed: bool, id: &Arc<str>) -> Result<(), TransactionError> {
         let started = Instant::now();
+        let ended = self.ended(committed, id, started).await;
+        let shared = &self.handle.shared;
+        let renew = shared.with_machine(|machine| {
+            if let Ok(Some(identity)) = &ended {
+                machine.identity = Some(*identity);
+            }
+            machine.needs_new_epoch
+        });
+        match ended {
+            Err(TransactionError::Abortable { .. }) if !committed => self.renew(id, started).await,
+            Err(error) => Err(error),
+            Ok(_) if !committed && renew == Some(true) => self.renew(id, started).await,
+            Ok(_) => {
+                let event = if committed {
+                    Event::Committed
+                } else {
+                    Event::Aborted
+                };
+                let noted = self.apply(event, id).await;
+                // Committed is committed, whatever has become of the producer meanwhile: the next
+                // call says that.
+                if committed { Ok(()) } else { noted }
+            }
+        }
+    }
+
+    /// EndTxn, until there is a final answer or `max.block.ms` is over.
+    async fn ended(
+        &self,
+        committed: bool,
+        id: &Arc<str>,
+        started: Instant,
+    ) -> Result<Option<ProducerIdentity>, TransactionError> {
         let call = if committed { "commit()" } else { "abort()" };
         let mut attempt = 0;
         loop {
-            let outcome = self.end_once(committed, id, started).await;
-            let last = match outcome {
-                Attempt::Done(identity) => {
-                    if let Some(identity) = identity {
-                        self.handle
-                            .shared
-                            .with_machine(|machine| machine.identity = Some(identity));
-                    }
-                    let event = if committed {
-                        Event::Committed
-                    } else {
-                        Event::Aborted
-                    };
-                    let noted = self.apply(event, id).await;
-                    // Committed is committed, whatever has become of the producer meanwhile: the
-                    // next call says that.
-                    return if committed { Ok(()) } else { noted };
-                }
+            let last = match self.end_once(committed, id, started).await {
+                Attempt::Done(identity) => return Ok(identity),
                 Attempt::Again(last) => last,
-                Attempt::Stop(TransactionError::Abortable { .. }) if !committed => {
-                    return self.renew(id, started).await;
-                }
                 Attempt::Stop(TransactionError::Security { error, .. }) if self.in_doubt() => {
                     return Err(self.out_of_time(call, id, started, error.to_string().into()));
                 }
@@ -411,16 +436,17 @@ impl Producer {
             }
             Ok(answer) => answer.error_code,
         };
-        self.end_refused(code, committed, was_in_doubt, id).await
+        self.end_refused(code, (committed, was_in_doubt), id, started)
+            .await
     }
 
     /// What a refusal of EndTxn means.
     async fn end_refused<T>(
         &self,
         code: ErrorCode,
-        committed: bool,
-        was_in_doubt: bool,
+        (committed, was_in_doubt): (bool, bool),
         id: &Arc<str>,
+        started: Instant,
     ) -> Attempt<T> {
         let shared = &self.handle.shared;
         let cause: Arc<str> = code.to_string().into();
@@ -435,6 +461,14 @@ impl Producer {
                     .forget_coordinator(CoordinatorKind::Transaction, id);
                 Attempt::Again(cause)
             }
+            // The coordinator has forgotten the id. What became of a commit that it did not answer
+            // before, it has forgotten as well: that stays in doubt.
+            _ if code == ErrorCode::INVALID_PRODUCER_ID_MAPPING && was_in_doubt => {
+                Attempt::Stop(self.out_of_time("commit()", id, started, cause))
+            }
+            _ if code == ErrorCode::INVALID_PRODUCER_ID_MAPPING => {
+                self.fenced_or_forgotten(code, id).await
+            }
             ErrorClass::AbortTransaction => {
                 if was_in_doubt {
                     // An earlier attempt may have committed: only InitProducerId may follow.
@@ -447,12 +481,23 @@ impl Producer {
                     code: Some(code),
                 })
             }
-            ErrorClass::Fenced => self.fenced_or_timed_out(code, id).await,
+            ErrorClass::Fenced => self.fenced_or_forgotten(code, id).await,
             // Apache Kafka's word for a commit that comes after the coordinator's own abort, or
             // while that is being written. One that was carried out is never answered so, which
             // leaves no doubt: it can be aborted, and that brings the next epoch.
             _ if committed && code == ErrorCode::INVALID_TXN_STATE => {
-                Attempt::Stop(self.timed_out_at_coordinator(code, id))
+                Attempt::Stop(self.ended_by_coordinator(code, id))
+            }
+            // Before transaction version 2: there is nothing to abort, since no partition got into
+            // the transaction, or an earlier attempt to commit it was carried out. The next epoch
+            // keeps what is on its way out of the next transaction.
+            _ if code == ErrorCode::INVALID_TXN_STATE && !shared.implicit_add() => {
+                shared.need_new_epoch();
+                Attempt::Stop(TransactionError::Abortable {
+                    transactional_id,
+                    cause,
+                    code: Some(code),
+                })
             }
             _ => {
                 shared.fail_producer(&cause);
@@ -464,10 +509,11 @@ impl Producer {
         }
     }
 
-    /// The coordinator has another epoch than ours: a successor's, or one of its own after it
-    /// aborted a transaction that was open for too long. Asking for an epoch tells them apart: a
-    /// producer with a successor is refused, one that was only slow gets its next epoch.
-    async fn fenced_or_timed_out<T>(&self, code: ErrorCode, id: &Arc<str>) -> Attempt<T> {
+    /// The coordinator has another epoch than ours, or none: a successor's, one of its own after it
+    /// aborted a transaction that was open for too long, or it has forgotten the id since. Asking
+    /// for an epoch tells them apart: a producer with a successor is refused, one that was only
+    /// slow gets its next epoch.
+    async fn fenced_or_forgotten<T>(&self, code: ErrorCode, id: &Arc<str>) -> Attempt<T> {
         let identity = match self.initialise(id, Instant::now()).await {
             Ok(identity) => identity,
             Err(error) => return Attempt::Stop(error),
@@ -480,15 +526,22 @@ impl Producer {
             machine.in_doubt = false;
             machine.needs_new_epoch = false;
         });
-        Attempt::Stop(self.timed_out_at_coordinator(code, id))
+        Attempt::Stop(self.ended_by_coordinator(code, id))
     }
 
-    fn timed_out_at_coordinator(&self, code: ErrorCode, id: &Arc<str>) -> TransactionError {
-        let timeout_ms = millis(self.handle.config.transaction_timeout);
-        let cause: Arc<str> = format!(
-            "{code}: the coordinator has aborted it, open for longer than \
-             transaction.timeout.ms={timeout_ms}"
-        )
+    fn ended_by_coordinator(&self, code: ErrorCode, id: &Arc<str>) -> TransactionError {
+        let cause: Arc<str> = if code == ErrorCode::INVALID_PRODUCER_ID_MAPPING {
+            format!(
+                "{code}: the coordinator has forgotten the id, which was idle for longer than the \
+                 broker's transactional.id.expiration.ms"
+            )
+        } else {
+            let timeout_ms = millis(self.handle.config.transaction_timeout);
+            format!(
+                "{code}: the coordinator has aborted it, open for longer than \
+                 transaction.timeout.ms={timeout_ms}"
+            )
+        }
         .into();
         self.handle.shared.fail_transaction(&cause);
         TransactionError::Abortable {

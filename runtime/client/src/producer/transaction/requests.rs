@@ -386,15 +386,13 @@ impl Producer {
             }
             // The group's log saw an old epoch; whether a newer producer is to blame, the
             // transaction coordinator says when it is asked to abort, or for a new one.
-            ErrorClass::Fenced if code == ErrorCode::INVALID_PRODUCER_EPOCH => {
-                self.handle.shared.need_new_epoch_before_version_2();
-                true
-            }
+            ErrorClass::Fenced if code == ErrorCode::INVALID_PRODUCER_EPOCH => true,
             // The consumer was replaced, not the producer.
             ErrorClass::Fenced => code == ErrorCode::FENCED_INSTANCE_ID,
             class => class == ErrorClass::AbortTransaction,
         };
         if abortable {
+            self.handle.shared.note_refusal(code);
             self.handle.shared.fail_transaction(&cause);
             return Attempt::Stop(TransactionError::Abortable {
                 transactional_id,
@@ -551,7 +549,10 @@ impl Sender {
                         .forget_coordinator(CoordinatorKind::Transaction, id);
                 }
             }
-            ErrorClass::AbortTransaction => self.shared.fail_transaction(&cause),
+            ErrorClass::AbortTransaction => {
+                self.shared.note_refusal(code);
+                self.shared.fail_transaction(&cause);
+            }
             ErrorClass::Fenced => self.shared.fence(&cause),
             _ => self.shared.fail_producer(&cause),
         }
