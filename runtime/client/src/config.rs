@@ -57,3 +57,11 @@ impl Default for ClientConfig {
         }
     }
 }
+
+impl ClientConfig {
+    /// How long a topic may be unused before it is left out of refreshes (`metadata.max.idle.ms`,
+    /// Kafka's five minutes): at least as long as a refresh may be away.
+    pub(crate) fn topic_idle(&self) -> Duration {
+        self.metadata_max_age.max(Duration::from_secs(300))
+    }
+}

@@ -55,6 +55,8 @@ pub(crate) struct Received {
     pub(crate) version: i16,
     /// The batches of a Produce request, by topic and partition.
     pub(crate) batches: Vec<(String, i32, Bytes)>,
+    /// The topics of a Metadata request.
+    pub(crate) topics: Vec<String>,
     /// EndTxn only.
     pub(crate) committed: Option<bool>,
     /// Producer id and epoch where the request has them.
@@ -73,6 +75,8 @@ pub(crate) struct State {
     pub(crate) refuse_connections: bool,
     /// What every attempt to connect ends with, as one with TLS does.
     pub(crate) distrust: Option<SecurityError>,
+    /// Counts how often all topics were made again.
+    generation: u8,
     /// Node and epoch that a refused batch is told to go to.
     pub(crate) moved_to: Option<(i32, i32)>,
     /// Ports that were connected to.
@@ -116,6 +120,7 @@ impl ScriptedBroker {
             max_message_bytes: 1 << 20,
             refuse_connections: false,
             distrust: None,
+            generation: 0,
             moved_to: None,
             ports: Vec::new(),
             connections: 0,
@@ -160,6 +165,14 @@ impl ScriptedBroker {
         self.lock().topics.get_mut(topic).unwrap()[partition]
             .errors
             .extend(codes);
+    }
+
+    /// The topic is deleted and made again with this number of partitions.
+    pub(crate) fn make_again(&self, topic: &str, count: usize) {
+        let mut state = self.lock();
+        let partitions = (0..count).map(|_| Partition::default()).collect();
+        state.topics.insert(topic.to_owned(), partitions);
+        state.generation += 1;
     }
 
     pub(crate) fn received(&self, api: ApiKey) -> Vec<Received> {
@@ -255,6 +268,7 @@ impl ScriptedBroker {
                     api,
                     version: header.api_version,
                     batches: Vec::new(),
+                    topics: Vec::new(),
                     committed: None,
                     producer: None,
                 });
@@ -359,6 +373,7 @@ impl State {
             Some(topics) => topics.into_iter().filter_map(|topic| topic.name).collect(),
             None => self.topics.keys().cloned().collect(),
         };
+        self.note(|r| r.topics.clone_from(&names));
         let topics = names.into_iter().map(|name| {
             let known = self.topics.get(&name).filter(|_| forced.is_none());
             let count = known.map_or(0, Vec::len);
@@ -368,7 +383,7 @@ impl State {
             };
             metadata::MetadataResponseTopic {
                 error_code,
-                topic_id: topic_id(&name),
+                topic_id: topic_id(&name, self.generation),
                 name: Some(name),
                 partitions: (0..i32::try_from(count).unwrap())
                     .map(|partition_index| metadata::MetadataResponsePartition {
@@ -486,7 +501,7 @@ impl State {
         let mut responses = Vec::new();
         for topic in request.topic_data {
             let name = if version >= 13 {
-                let id = |name: &&String| topic_id(name) == topic.topic_id;
+                let id = |name: &&String| topic_id(name, self.generation) == topic.topic_id;
                 self.topics.keys().find(id).cloned().unwrap_or_default()
             } else {
                 topic.name.clone()
@@ -726,8 +741,8 @@ impl State {
     }
 }
 
-fn topic_id(name: &str) -> Uuid {
-    let mut id = [7_u8; 16];
+fn topic_id(name: &str, generation: u8) -> Uuid {
+    let mut id = [7 + generation; 16];
     for (to, from) in id.iter_mut().zip(name.bytes()) {
         *to = from;
     }

@@ -59,6 +59,8 @@ pub(super) struct Metadata {
     pub(super) controller: Option<NodeId>,
     pub(super) nodes: BTreeMap<NodeId, BrokerAddress>,
     topics: BTreeMap<Arc<str>, KnownTopic>,
+    /// When somebody last wanted to know something of a topic.
+    used_at_ms: BTreeMap<Arc<str>, i64>,
     /// What the last answer said about topics that it could not describe.
     errors: BTreeMap<Arc<str>, ErrorCode>,
     /// Counts answers; single flight compares it.
@@ -71,6 +73,34 @@ pub(super) struct Metadata {
 impl Metadata {
     pub(super) fn topic(&self, topic: &str) -> Option<&TopicMetadata> {
         self.topics.get(topic).map(|topic| &topic.shown)
+    }
+
+    /// As [`Metadata::topic`], for somebody who uses the topic.
+    pub(super) fn used(&mut self, topic: &str, now_ms: i64) -> Option<&TopicMetadata> {
+        let (name, known) = self.topics.get_key_value(topic)?;
+        match self.used_at_ms.get_mut(topic) {
+            Some(used_at_ms) => *used_at_ms = now_ms,
+            None => {
+                self.used_at_ms.insert(Arc::clone(name), now_ms);
+            }
+        }
+        Some(&known.shown)
+    }
+
+    /// Forgets the topics that nobody has used since, and what was said about others that are not
+    /// asked for any more.
+    pub(super) fn forget_unused(&mut self, since_ms: i64, asked: &[Arc<str>]) {
+        let unused = self
+            .used_at_ms
+            .iter()
+            .filter(|(_, at_ms)| **at_ms < since_ms);
+        let unused: Vec<Arc<str>> = unused.map(|(topic, _)| Arc::clone(topic)).collect();
+        for topic in unused {
+            self.forget_topic(&topic);
+        }
+        let topics = &self.topics;
+        self.errors
+            .retain(|topic, _| topics.contains_key(topic) || asked.contains(topic));
     }
 
     pub(super) fn topic_name(&self, topic_id: Uuid) -> Option<&Arc<str>> {
@@ -103,6 +133,7 @@ impl Metadata {
 
     pub(super) fn forget_topic(&mut self, topic: &str) {
         self.topics.remove(topic);
+        self.used_at_ms.remove(topic);
         self.errors.remove(topic);
     }
 
@@ -129,7 +160,7 @@ impl Metadata {
             let Some(name) = topic.name.as_deref() else {
                 continue;
             };
-            self.apply_topic(name, topic);
+            self.apply_topic(name, topic, now_ms);
         }
         self.version += 1;
         self.changes += 1;
@@ -168,7 +199,7 @@ impl Metadata {
         adopted
     }
 
-    fn apply_topic(&mut self, name: &str, topic: &MetadataResponseTopic) {
+    fn apply_topic(&mut self, name: &str, topic: &MetadataResponseTopic, now_ms: i64) {
         let name: Arc<str> = self
             .topics
             .get_key_value(name)
@@ -180,6 +211,7 @@ impl Metadata {
             return;
         }
         self.errors.remove(&name);
+        self.used_at_ms.entry(Arc::clone(&name)).or_insert(now_ms);
         let known = self.topics.entry(name).or_default();
         if known.shown.topic_id != topic.topic_id {
             *known = KnownTopic::default();

@@ -18,7 +18,9 @@ use crate::error::ClusterError;
 use crate::transport::BrokerAddress;
 
 impl Cluster {
-    /// Asks for metadata of `topics` and of all topics known already, and waits for the answer.
+    /// Asks for metadata of `topics` and of all others in use, and waits for the answer. A topic
+    /// that nobody has asked about for a while is forgotten: named again and again, one that was
+    /// deleted would be made anew by the broker each time.
     /// Callers that come while a request is on its way share its answer if it covers them.
     ///
     /// # Errors
@@ -41,7 +43,14 @@ impl Cluster {
                 }
             }
             let names = {
-                let state = self.lock();
+                let now_ms = self.clock().now_ms();
+                let idle_ms = i64::try_from(self.inner.config.topic_idle().as_millis());
+                let since_ms = now_ms.saturating_sub(idle_ms.unwrap_or(i64::MAX));
+                let mut state = self.lock();
+                for topic in topics {
+                    state.metadata.used(topic, now_ms);
+                }
+                state.metadata.forget_unused(since_ms, topics);
                 let mut names: Vec<Arc<str>> = state.metadata.topic_names().cloned().collect();
                 names.extend(topics.iter().cloned());
                 names.sort_unstable();
@@ -113,7 +122,8 @@ impl Cluster {
     /// What is known of a topic, without asking.
     #[must_use]
     pub fn topic(&self, topic: &str) -> Option<TopicMetadata> {
-        self.lock().metadata.topic(topic).cloned()
+        let now_ms = self.clock().now_ms();
+        self.lock().metadata.used(topic, now_ms).cloned()
     }
 
     /// The topic's id as far as known, else zero.
@@ -228,7 +238,10 @@ impl Cluster {
     /// The partition's leader and its epoch as far as known, without asking.
     #[must_use]
     pub fn partition(&self, partition: &TopicPartition) -> Option<PartitionMetadata> {
-        self.lock().metadata.partition(partition).copied()
+        let now_ms = self.clock().now_ms();
+        let mut state = self.lock();
+        state.metadata.used(&partition.topic, now_ms);
+        state.metadata.partition(partition).copied()
     }
 
     /// The partition's leader as far as known, without asking.

@@ -82,8 +82,13 @@ struct PartitionQueue {
 
 #[derive(Debug)]
 struct TopicEntry {
-    /// Indices into `Accumulator::partitions`, by partition number.
+    /// Indices into `Accumulator::partitions`, by partition number; kept when a topic is made again
+    /// with fewer.
     partitions: Vec<usize>,
+    /// How many the topic has, as far as is known; 0 where that was forgotten.
+    count: i32,
+    /// When a batch was begun for it, or it was first looked at.
+    used_at_ms: Option<i64>,
     sticky: Sticky,
 }
 
@@ -130,7 +135,11 @@ impl Accumulator {
     }
 
     pub(super) fn knows(&self, topic: &str) -> bool {
-        self.topics.contains_key(topic)
+        self.topics.get(topic).is_some_and(|entry| entry.count > 0)
+    }
+
+    pub(super) fn knows_any(&self) -> bool {
+        self.topics.values().any(|entry| entry.count > 0)
     }
 
     /// Whether a batch of this size fits.
@@ -142,7 +151,7 @@ impl Accumulator {
         self.memory_used
     }
 
-    /// Takes over how many partitions a topic has; the number never shrinks.
+    /// Takes over how many partitions a topic has: fewer than before, where it was made again.
     pub(super) fn set_partitions(&mut self, topic: &Arc<str>, count: i32) {
         let seed = self.limits.seed ^ self.topics.len() as u64;
         let entry = self
@@ -150,8 +159,11 @@ impl Accumulator {
             .entry(Arc::clone(topic))
             .or_insert_with(|| TopicEntry {
                 partitions: Vec::new(),
+                count: 0,
+                used_at_ms: None,
                 sticky: Sticky::new(seed),
             });
+        entry.count = count;
         for partition in i32::try_from(entry.partitions.len()).unwrap_or(i32::MAX)..count {
             entry.partitions.push(self.partitions.len());
             self.partitions.push(PartitionQueue {
@@ -161,10 +173,31 @@ impl Accumulator {
         }
     }
 
+    /// Topics whose partitions are known.
     pub(super) fn topics(&self) -> Vec<Arc<str>> {
-        let mut names: Vec<_> = self.topics.keys().cloned().collect();
+        let known = self.topics.iter().filter(|(_, entry)| entry.count > 0);
+        let mut names: Vec<_> = known.map(|(name, _)| Arc::clone(name)).collect();
         names.sort_unstable();
         names
+    }
+
+    /// Topics with records under way, or used within the last `idle_ms`. How many partitions the
+    /// others have is forgotten, and asked for before the next record; the order of their sequences
+    /// is not.
+    pub(super) fn topics_in_use(&mut self, now_ms: i64, idle_ms: i64) -> Vec<Arc<str>> {
+        let under_way: BTreeSet<&Arc<str>> = self
+            .incomplete
+            .values()
+            .map(|batch| &batch.topic_partition.topic)
+            .collect();
+        for (name, entry) in &mut self.topics {
+            let used_at_ms = *entry.used_at_ms.get_or_insert(now_ms);
+            if now_ms.saturating_sub(used_at_ms) >= idle_ms && !under_way.contains(name) {
+                entry.count = 0;
+                entry.used_at_ms = None;
+            }
+        }
+        self.topics()
     }
 
     /// Appends a record.
@@ -181,17 +214,9 @@ impl Accumulator {
         let entry = self
             .topics
             .get_mut(record.topic)
+            .filter(|entry| entry.count > 0)
             .ok_or(Refusal::UnknownTopic)?;
-        let count = i32::try_from(entry.partitions.len()).unwrap_or(i32::MAX);
-        let partition = match (record.partition, record.key) {
-            (Some(partition), _) => partition,
-            (None, Some(key)) => partition_of_key(key, count),
-            (None, None) => entry.sticky.partition(count),
-        };
-        let index = usize::try_from(partition)
-            .ok()
-            .and_then(|partition| entry.partitions.get(partition).copied())
-            .ok_or(Refusal::UnknownPartition { partitions: count })?;
+        let (partition, index) = entry.place(record)?;
         let queue = &mut self.partitions[index];
         let fits = queue.batches.back().is_some_and(|batch| {
             !batch.sealed && batch.builder.would_fit(size, self.limits.batch_size)
@@ -214,6 +239,7 @@ impl Accumulator {
             let state = Arc::new(BatchState::new(id, queue.topic_partition.clone(), reserved));
             self.incomplete.insert(id, Arc::clone(&state));
             self.active.insert(index);
+            entry.used_at_ms = Some(clock.now_ms());
             queue.batches.push_back(Batch {
                 builder: RecordBatchBuilder::with_capacity(self.limits.compression, reserved),
                 state,
@@ -222,7 +248,9 @@ impl Accumulator {
             });
         }
         if record.partition.is_none() && record.key.is_none() {
-            entry.sticky.count(size, self.limits.batch_size, count);
+            entry
+                .sticky
+                .count(size, self.limits.batch_size, entry.count);
         }
         let Some(batch) = queue.batches.back_mut() else {
             return Err(Refusal::Full { needed_bytes: 0 });
@@ -357,6 +385,24 @@ impl Accumulator {
 
     pub(super) fn is_empty(&self) -> bool {
         self.incomplete.is_empty()
+    }
+}
+
+impl TopicEntry {
+    /// Where a record goes: the partition, and its index in the accumulator.
+    fn place(&mut self, record: &Incoming<'_>) -> Result<(i32, usize), Refusal> {
+        let partitions = self.count;
+        let partition = match (record.partition, record.key) {
+            (Some(partition), _) => partition,
+            (None, Some(key)) => partition_of_key(key, partitions),
+            (None, None) => self.sticky.partition(partitions),
+        };
+        usize::try_from(partition)
+            .ok()
+            .filter(|_| partition < partitions)
+            .and_then(|index| self.partitions.get(index).copied())
+            .map(|index| (partition, index))
+            .ok_or(Refusal::UnknownPartition { partitions })
     }
 }
 

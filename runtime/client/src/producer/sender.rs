@@ -120,6 +120,8 @@ pub(super) struct Sender {
     pub(super) identifying: Ask,
     pub(super) refreshing: Ask,
     pub(super) refresh_wanted: bool,
+    /// Up to which of the cluster's changes the numbers of partitions were taken over.
+    followed: u64,
     pub(super) adding: Ask,
     /// Partitions that the open transaction has (transaction version 1).
     pub(super) added: BTreeSet<usize>,
@@ -155,6 +157,7 @@ impl Sender {
             identifying: Ask::default(),
             refreshing: Ask::default(),
             refresh_wanted: false,
+            followed: 0,
             adding: Ask::default(),
             added: BTreeSet::new(),
             added_in: 0,
@@ -179,6 +182,7 @@ impl Sender {
                 self.drop_unsent();
             }
             self.expire(now_ms);
+            self.follow_metadata();
             while self.send_round(now_ms) {}
             self.ask_for_metadata(now_ms);
             self.answer_quiesce();
@@ -296,15 +300,37 @@ impl Sender {
         }
     }
 
+    /// Takes over how many partitions topics have, whoever asked.
+    fn follow_metadata(&mut self) {
+        let changes = self.cluster.metadata_changes();
+        if self.followed == changes {
+            return;
+        }
+        self.followed = changes;
+        let mut accumulator = self.shared.lock();
+        for topic in accumulator.topics() {
+            if let Some(count) = self.cluster.known_partitions_of(&topic) {
+                accumulator.set_partitions(&topic, count);
+            }
+        }
+    }
+
     fn ask_for_metadata(&mut self, now_ms: i64) {
         let max_age_ms = i64::try_from(self.config.client.metadata_max_age.as_millis());
-        let topics = if self.refresh_wanted
-            || self.cluster.metadata_age_ms() > max_age_ms.unwrap_or(i64::MAX)
-        {
-            self.shared.lock().topics()
-        } else {
+        let left_ms = max_age_ms
+            .unwrap_or(i64::MAX)
+            .saturating_sub(self.cluster.metadata_age_ms());
+        if left_ms >= 0 && !self.refresh_wanted {
+            if self.shared.lock().knows_any() {
+                self.wake_at(now_ms.saturating_add(left_ms).saturating_add(1));
+            }
             return;
-        };
+        }
+        let idle_ms = i64::try_from(self.config.client.topic_idle().as_millis());
+        let topics = self
+            .shared
+            .lock()
+            .topics_in_use(now_ms, idle_ms.unwrap_or(i64::MAX));
         if topics.is_empty() {
             return;
         }
@@ -336,12 +362,6 @@ impl Sender {
         self.refreshing.ended(Some(pause_ms), now_ms);
         if result.is_ok() {
             self.refreshing.attempt = 0;
-            let mut accumulator = self.shared.lock();
-            for topic in accumulator.topics() {
-                if let Some(count) = self.cluster.known_partitions_of(&topic) {
-                    accumulator.set_partitions(&topic, count);
-                }
-            }
         }
     }
 

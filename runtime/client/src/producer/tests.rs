@@ -2,6 +2,7 @@
 
 mod acks;
 mod doubt;
+mod topics;
 mod trust;
 
 use millstream_protocol::{ApiKey, ErrorCode, RecordBatch};
