@@ -103,6 +103,19 @@ impl BrokerUnderTest {
         Ok(Self { place })
     }
 
+    /// Ours with settings of its own, behind a network without faults; for tests of the table
+    /// [`OURS_ONLY`] that are not left out.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub async fn ours_with(seed: u64, options: BrokerOptions) -> anyhow::Result<Self> {
+        ran();
+        let cluster = TestCluster::with(seed, NetworkFaults::NONE, options).await?;
+        Ok(Self {
+            place: Place::Virtual(Box::new(cluster)),
+        })
+    }
+
     /// A broker for a test with threads, in real time on both.
     ///
     /// # Errors

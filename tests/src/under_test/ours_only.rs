@@ -24,6 +24,8 @@ const fn row(suite: &'static str, test: &'static str, reason: &'static str) -> O
 
 const EMBEDDED: &str = "its process has the broker inside";
 
+const FORGETFUL: &str = "needs a broker that forgets producers within a minute from its start on";
+
 /// The table.
 pub const OURS_ONLY: &[OursOnly] = &[
     row(
@@ -45,6 +47,21 @@ pub const OURS_ONLY: &[OursOnly] = &[
         "recovery",
         "outages::a_job_over_tcp_rides_through_restarts_of_its_broker",
         "closes and opens the broker that it holds; the kill series restarts a Kafka",
+    ),
+    row(
+        "recovery",
+        "idle::a_job_goes_on_whose_transactional_ids_were_forgotten",
+        FORGETFUL,
+    ),
+    row(
+        "recovery",
+        "idle::a_forgotten_instance_with_a_successor_is_fenced",
+        FORGETFUL,
+    ),
+    row(
+        "recovery",
+        "idle::an_idempotent_producer_goes_on_that_was_forgotten",
+        FORGETFUL,
     ),
     row(
         "kill",

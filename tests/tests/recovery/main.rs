@@ -8,6 +8,7 @@
 //! | `positions` | partitions without records, and offsets that the log does not hold |
 //! | `endings` | why an instance ended: a successor, a last commit that was refused |
 //! | `stalls` | time that passes without anybody's fault, and transactions that it costs |
+//! | `idle` | jobs that had nothing to do for longer than the broker remembers them |
 //!
 //! Invariants: whatever happened on the way, each record is there once, or the job has said why
 //! not.
@@ -15,6 +16,7 @@
 //! sockets.
 
 mod endings;
+mod idle;
 mod outages;
 mod positions;
 mod rewinds;
