@@ -99,23 +99,44 @@ pub trait Message:
     }
 }
 
-/// One row of a table, seen in one version.
+/// Versions from one to another, both included.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Versions {
+    pub first: i16,
+    pub last: i16,
+}
+
+impl Versions {
+    fn contains(self, version: i16) -> bool {
+        self.first <= version && version <= self.last
+    }
+}
+
+/// One row of a table.
+///
+/// What can be done with a field is compiled once a type, not once a field: the tables are long
+/// and the compiler's time is what a first build waits for.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     pub message: &'static str,
     pub field: &'static str,
-    pub present: bool,
-    pub nullable: bool,
+    pub present: Versions,
+    pub nullable: Versions,
     pub dropped: bool,
     pub tag: Option<u32>,
 }
 
 impl Column {
-    /// The fewest bytes that the field takes.
-    #[inline]
-    pub fn min_bytes<T: Wire>(&self, form: Form, _type: impl FnOnce() -> T) -> usize {
-        if self.present && self.tag.is_none() {
+    /// Whether the field is an untagged one of this version.
+    fn is_plain(&self, form: Form) -> bool {
+        self.tag.is_none() && self.present.contains(form.version)
+    }
+
+    /// The fewest bytes that the field takes; `_default` says of which type it is.
+    pub fn min_bytes<T: Wire>(&self, _default: fn() -> T, form: Form) -> usize {
+        if self.is_plain(form) {
             T::min_bytes(form)
         } else {
             0
@@ -123,31 +144,22 @@ impl Column {
     }
 
     /// Writes the field if it is an untagged one of this version.
-    #[inline]
     pub fn write<T: Wire + PartialEq>(
         &self,
         value: &T,
-        default: impl FnOnce() -> T,
+        default: fn() -> T,
         encoder: &mut Encoder,
         form: Form,
     ) -> Result<(), EncodeError> {
-        let Self { message, field, .. } = *self;
-        if !self.present {
-            if !self.dropped && *value != default() {
-                return Err(EncodeError::Unsupported {
-                    message,
-                    field,
-                    version: form.version,
-                });
-            }
-            return Ok(());
+        if !self.present.contains(form.version) {
+            return if self.dropped || *value == default() {
+                Ok(())
+            } else {
+                Err(self.unsupported(form))
+            };
         }
-        if value.is_null() && !self.nullable {
-            return Err(EncodeError::Null {
-                message,
-                field,
-                version: form.version,
-            });
+        if value.is_null() && !self.nullable.contains(form.version) {
+            return Err(self.null(form));
         }
         if self.tag.is_none() {
             value.write(encoder, form)
@@ -156,23 +168,42 @@ impl Column {
         }
     }
 
+    fn unsupported(&self, form: Form) -> EncodeError {
+        EncodeError::Unsupported {
+            message: self.message,
+            field: self.field,
+            version: form.version,
+        }
+    }
+
+    fn null(&self, form: Form) -> EncodeError {
+        EncodeError::Null {
+            message: self.message,
+            field: self.field,
+            version: form.version,
+        }
+    }
+
     /// Whether the field is a tagged one that must be written, because it is not the default.
-    #[inline]
-    pub fn is_tagged<T: Wire + PartialEq>(&self, value: &T, default: impl FnOnce() -> T) -> bool {
-        self.present && self.tag.is_some() && *value != default()
+    pub fn is_tagged<T: Wire + PartialEq>(
+        &self,
+        value: &T,
+        default: fn() -> T,
+        form: Form,
+    ) -> bool {
+        self.tag.is_some() && self.present.contains(form.version) && *value != default()
     }
 
     /// Writes the field if it is a tagged one that must be written.
-    #[inline]
     pub fn write_tagged<T: Wire + PartialEq>(
         &self,
         value: &T,
-        default: impl FnOnce() -> T,
+        default: fn() -> T,
         encoder: &mut Encoder,
         form: Form,
     ) -> Result<(), EncodeError> {
         match self.tag {
-            Some(tag) if self.is_tagged(value, default) => {
+            Some(tag) if self.is_tagged(value, default, form) => {
                 encoder.tagged(tag, |encoder| value.write(encoder, form))
             }
             _ => Ok(()),
@@ -180,14 +211,13 @@ impl Column {
     }
 
     /// Reads the field if it is an untagged one of this version.
-    #[inline]
     pub fn read<T: Wire>(
         &self,
         value: &mut T,
         decoder: &mut Decoder,
         form: Form,
     ) -> Result<(), DecodeError> {
-        if self.present && self.tag.is_none() {
+        if self.is_plain(form) {
             self.fill(value, decoder, form)
         } else {
             Ok(())
@@ -195,7 +225,6 @@ impl Column {
     }
 
     /// Reads the field if `tag` is its own; says whether it was.
-    #[inline]
     pub fn read_tagged<T: Wire>(
         &self,
         tag: u32,
@@ -204,20 +233,18 @@ impl Column {
         decoder: &mut Decoder,
         form: Form,
     ) -> Result<bool, DecodeError> {
-        if !self.present || self.tag != Some(tag) {
+        if self.tag != Some(tag) || !self.present.contains(form.version) {
             return Ok(false);
         }
         let before = decoder.remaining();
         self.fill(value, decoder, form)?;
         let taken = before - decoder.remaining();
         if taken != size {
-            let error = DecodeError::TagSize { tag, size, taken };
-            return Err(error.in_field(self.message, self.field));
+            return Err(self.here(DecodeError::TagSize { tag, size, taken }));
         }
         Ok(true)
     }
 
-    #[inline]
     fn fill<T: Wire>(
         &self,
         value: &mut T,
@@ -225,24 +252,53 @@ impl Column {
         form: Form,
     ) -> Result<(), DecodeError> {
         *value = match T::read(decoder, form) {
-            Ok(read) if read.is_null() && !self.nullable => {
-                return Err(DecodeError::Null { what: "field" }.in_field(self.message, self.field));
+            Ok(read) if read.is_null() && !self.nullable.contains(form.version) => {
+                return Err(self.here(DecodeError::Null { what: "field" }));
             }
             Ok(read) => read,
-            Err(error) => return Err(error.in_field(self.message, self.field)),
+            Err(error) => return Err(self.here(error)),
         };
         Ok(())
     }
 
+    /// The error, with the field that it happened in.
+    #[cold]
+    fn here(&self, error: DecodeError) -> DecodeError {
+        error.in_field(self.message, self.field)
+    }
+
     /// Makes up a value for the field if this version has it.
     pub fn sample<T: Wire>(&self, value: &mut T, sampler: &mut Sampler, form: Form) {
-        if self.present {
+        if self.present.contains(form.version) {
             *value = T::sample(sampler, form);
-            while value.is_null() && !self.nullable {
+            while value.is_null() && !self.nullable.contains(form.version) {
                 *value = T::sample(sampler, form);
             }
         }
     }
+}
+
+/// What reads a tagged field, given its tag and size; says whether there is such a field.
+type ReadTagged<'a> = dyn FnMut(&mut Decoder, u32, usize) -> Result<bool, DecodeError> + 'a;
+
+/// Reads the tagged fields that follow the others in a flexible version.
+#[doc(hidden)]
+pub fn read_tags(
+    decoder: &mut Decoder,
+    form: Form,
+    read: &mut ReadTagged<'_>,
+) -> Result<(), DecodeError> {
+    if !form.flexible {
+        return Ok(());
+    }
+    for _ in 0..decoder.unsigned_varint()? {
+        let tag = decoder.unsigned_varint()?;
+        let size = decoder.unsigned_varint()? as usize;
+        if !read(decoder, tag, size)? {
+            decoder.skip(size)?;
+        }
+    }
+    Ok(())
 }
 
 /// Declares messages and their parts as tables; see the module's text.
@@ -253,8 +309,10 @@ macro_rules! message {
         pub struct $name:ident $((versions $versions:expr $(, flexible $flexible:literal ..)?))? {
             $(
                 $(#[$field_doc:meta])*
-                $field:ident: $type:ty $(= $default:expr)?, in $in:expr
-                $(, null $null:expr)? $(, tag $tag:literal)? $(, else $dropped:ident)?;
+                $field:ident: $type:ty $(= $default:expr)?,
+                in $first:literal $(..)? $(..= $last:literal)?
+                $(, null $null_first:literal $(..)? $(..= $null_last:literal)?)?
+                $(, tag $tag:literal)? $(, else $dropped:ident)?;
             )*
         }
     )+) => {$(
@@ -262,22 +320,24 @@ macro_rules! message {
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {$(
             $(#[$field_doc])*
-            #[doc = concat!("In versions `", stringify!($in), "`.")]
+            #[doc = concat!("In versions `", $first, "..", $("=", $last,)? "`.")]
             pub $field: $type,
         )*}
 
         impl Default for $name {
             fn default() -> Self {
-                Self { $($field: $crate::message!(@default $($default)?),)* }
+                Self { $($field: $crate::message!(@default $type $(, $default)?)(),)* }
             }
         }
 
         impl $crate::Wire for $name {
             fn min_bytes(form: $crate::Form) -> usize {
                 let mut bytes = usize::from(form.flexible);
-                $(bytes += $crate::message!(
-                    @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
-                ).min_bytes(form, || -> $type { $crate::message!(@default $($default)?) });)*
+                $(bytes += $crate::message!(@column $name $field [$first $($last)?]
+                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).min_bytes(
+                    $crate::message!(@default $type $(, $default)?),
+                    form,
+                );)*
                 bytes
             }
 
@@ -286,25 +346,31 @@ macro_rules! message {
                 encoder: &mut $crate::Encoder,
                 form: $crate::Form,
             ) -> Result<(), $crate::EncodeError> {
-                let mut tags = 0;
-                $(
-                    let column = $crate::message!(
-                        @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
-                    );
-                    let default = || -> $type { $crate::message!(@default $($default)?) };
-                    column.write(&self.$field, default, encoder, form)?;
-                    tags += u32::from(column.is_tagged(&self.$field, default));
-                )*
+                $($crate::message!(@column $name $field [$first $($last)?]
+                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).write(
+                    &self.$field,
+                    $crate::message!(@default $type $(, $default)?),
+                    encoder,
+                    form,
+                )?;)*
                 if form.flexible {
-                    encoder.unsigned_varint(tags);
-                    $($crate::message!(
-                        @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
-                    ).write_tagged(
-                        &self.$field,
-                        || -> $type { $crate::message!(@default $($default)?) },
-                        encoder,
-                        form,
-                    )?;)*
+                    encoder.unsigned_varint(0 $(+ $crate::message!(@when [$($tag)?]
+                        u32::from($crate::message!(@column $name $field [$first $($last)?]
+                            [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).is_tagged(
+                            &self.$field,
+                            $crate::message!(@default $type $(, $default)?),
+                            form,
+                        )), 0
+                    ))*);
+                    $($crate::message!(@when [$($tag)?]
+                        $crate::message!(@column $name $field [$first $($last)?]
+                            [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).write_tagged(
+                            &self.$field,
+                            $crate::message!(@default $type $(, $default)?),
+                            encoder,
+                            form,
+                        )?, ()
+                    );)*
                 }
                 Ok(())
             }
@@ -314,28 +380,28 @@ macro_rules! message {
                 form: $crate::Form,
             ) -> Result<Self, $crate::DecodeError> {
                 let mut value = Self::default();
-                $($crate::message!(
-                    @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
-                ).read(&mut value.$field, decoder, form)?;)*
-                let tags = if form.flexible { decoder.unsigned_varint()? } else { 0 };
-                for _ in 0..tags {
-                    let tag = decoder.unsigned_varint()?;
-                    let size = decoder.unsigned_varint()? as usize;
-                    let known = false $(|| $crate::message!(
-                        @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
-                    ).read_tagged(tag, size, &mut value.$field, decoder, form)?)*;
-                    if !known {
-                        decoder.skip(size)?;
-                    }
-                }
+                $($crate::message!(@column $name $field [$first $($last)?]
+                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).read(&mut value.$field, decoder, form)?;)*
+                $crate::schema::read_tags(decoder, form, &mut |decoder, tag, size| {
+                    let _ = (&decoder, tag, size);
+                    Ok(false $(|| $crate::message!(@when [$($tag)?]
+                        $crate::message!(@column $name $field [$first $($last)?]
+                            [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).read_tagged(
+                            tag,
+                            size,
+                            &mut value.$field,
+                            decoder,
+                            form,
+                        )?, false
+                    ))*)
+                })?;
                 Ok(value)
             }
 
             fn sample(sampler: &mut $crate::Sampler, form: $crate::Form) -> Self {
                 let mut value = Self::default();
-                $($crate::message!(
-                    @column form, $name, $field, [$in] [$($null)?] [$($tag)?] [$($dropped)?]
-                ).sample(&mut value.$field, sampler, form);)*
+                $($crate::message!(@column $name $field [$first $($last)?]
+                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).sample(&mut value.$field, sampler, form);)*
                 value
             }
         }
@@ -343,21 +409,33 @@ macro_rules! message {
         $crate::message!(@message $name $([$versions] [$($flexible)?])?);
     )+};
 
-    (@default) => { Default::default() };
-    (@default $default:expr) => { $default };
+    // How a field's default is made: one function a type, unless the table names another value.
+    (@default $type:ty) => { <$type as Default>::default };
+    (@default $type:ty, $default:expr) => { || -> $type { $default } };
 
-    (@column $form:ident, $name:ident, $field:ident,
-        [$in:expr] [$($null:expr)?] [$($tag:literal)?] [$($dropped:ident)?]
+    (@column $name:ident $field:ident [$first:literal $($last:literal)?]
+        [$($null_first:literal $($null_last:literal)?)?] [$($tag:literal)?] [$($dropped:ident)?]
     ) => {
-        $crate::schema::Column {
+        (&$crate::schema::Column {
             message: stringify!($name),
             field: stringify!($field),
-            present: ($in).contains(&$form.version),
-            nullable: false $(|| ($null).contains(&$form.version))?,
-            dropped: false $(|| stringify!($dropped) == "dropped")?,
+            present: $crate::message!(@versions $first $($last)?),
+            nullable: $crate::message!(@versions $($null_first $($null_last)?)?),
+            dropped: $crate::message!(@dropped $($dropped)?),
             tag: $crate::message!(@tag $($tag)?),
-        }
+        })
     };
+    (@when [] $tagged:expr, $plain:expr) => { $plain };
+    (@when [$tag:literal] $tagged:expr, $plain:expr) => { $tagged };
+    (@versions) => { $crate::schema::Versions { first: i16::MAX, last: i16::MIN } };
+    (@versions $first:literal) => {
+        $crate::schema::Versions { first: $first, last: i16::MAX }
+    };
+    (@versions $first:literal $last:literal) => {
+        $crate::schema::Versions { first: $first, last: $last }
+    };
+    (@dropped) => { false };
+    (@dropped dropped) => { true };
     (@tag) => { None };
     (@tag $tag:literal) => { Some($tag) };
 

@@ -343,9 +343,11 @@ impl<T: Wire> Wire for Vec<T> {
     by_length!();
 
     fn sample(sampler: &mut Sampler, form: Form) -> Self {
-        (0..sampler.below(3))
-            .map(|_| T::sample(sampler, form))
-            .collect()
+        let mut elements = Self::new();
+        for _ in 0..sampler.below(3) {
+            elements.push(T::sample(sampler, form));
+        }
+        elements
     }
 }
 
@@ -360,11 +362,14 @@ impl<T: Wire> Nullable for Vec<T> {
         encoder: &mut Encoder,
         form: Form,
     ) -> Result<(), EncodeError> {
-        LengthField::Int.write(Self::WHAT, value.map(Vec::len), encoder, form)?;
-        value
-            .into_iter()
-            .flatten()
-            .try_for_each(|element| element.write(encoder, form))
+        let Some(elements) = value else {
+            return LengthField::Int.write(Self::WHAT, None, encoder, form);
+        };
+        LengthField::Int.write(Self::WHAT, Some(elements.len()), encoder, form)?;
+        for element in elements {
+            element.write(encoder, form)?;
+        }
+        Ok(())
     }
 
     fn read_nullable(decoder: &mut Decoder, form: Form) -> Result<Option<Self>, DecodeError> {
