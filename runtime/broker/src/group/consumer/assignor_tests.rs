@@ -202,3 +202,37 @@ proptest! {
         prop_assert_eq!(before, after);
     }
 }
+
+/// A search that looks at every reader once a topic takes minutes here.
+#[test]
+fn a_large_group_is_made_even_in_steps_that_grow_with_it() {
+    let counts: BTreeMap<Uuid, i32> = (0..1_000_u32)
+        .map(|number| (Uuid(u128::from(number).to_be_bytes()), 10))
+        .collect();
+    let all: BTreeSet<Uuid> = counts.keys().copied().collect();
+    let one: BTreeSet<Uuid> = all.first().copied().into_iter().collect();
+    let mut had: Vec<Partitions> = Vec::new();
+    // The second one reads one topic only and never gets its share of partitions.
+    for count in (2..=100).step_by(7) {
+        had.resize(count, Partitions::new());
+        let ids: Vec<String> = (0..count).map(|index| format!("{index:03}")).collect();
+        let subscribers: Vec<Subscriber<'_>> = ids
+            .iter()
+            .zip(&had)
+            .enumerate()
+            .map(|(index, (id, had))| Subscriber {
+                id,
+                instance_id: None,
+                topics: if index == 1 { one.clone() } else { all.clone() },
+                had,
+            })
+            .collect();
+        had = Assignor::Uniform.assign(&subscribers, &counts);
+        let loads: Vec<usize> = had.iter().map(size).collect();
+        let others = loads.iter().enumerate().filter(|(index, _)| *index != 1);
+        let others: BTreeSet<usize> = others.map(|(_, load)| *load).collect();
+        assert_eq!(loads.iter().sum::<usize>(), 10_000);
+        assert_eq!(loads[1], 10, "its topic, whole");
+        assert!(others.last().unwrap() - others.first().unwrap() <= 1);
+    }
+}

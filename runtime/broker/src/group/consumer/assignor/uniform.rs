@@ -29,10 +29,15 @@ pub(super) fn assign(
 }
 
 struct Plan {
-    /// Members that read a topic, by their index.
-    readers: BTreeMap<Uuid, Vec<usize>>,
+    /// The members, by their index, that read the same topics.
+    readers: Vec<Vec<usize>>,
+    /// Which of those read a topic. Most groups have one set for all their topics, so that a
+    /// search looks at its members once and not once a topic.
+    readers_of: BTreeMap<Uuid, usize>,
     /// What a member is to have, by its index.
     held: Vec<Partitions>,
+    /// How many partitions that are of topics of each set of readers.
+    held_of: Vec<BTreeMap<usize, usize>>,
     /// How many that are.
     load: Vec<usize>,
     /// Partitions that nobody has.
@@ -41,21 +46,35 @@ struct Plan {
 
 impl Plan {
     fn new(members: &[Subscriber<'_>], partition_counts: &BTreeMap<Uuid, i32>) -> Plan {
-        let mut readers: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+        let mut by_topic: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
         for (index, member) in members.iter().enumerate() {
             for topic in &member.topics {
-                readers.entry(*topic).or_default().push(index);
+                by_topic.entry(*topic).or_default().push(index);
+            }
+        }
+        let mut sets: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut readers_of = BTreeMap::new();
+        for (topic, readers) in by_topic {
+            let next = sets.len();
+            readers_of.insert(topic, *sets.entry(readers).or_insert(next));
+        }
+        let mut readers = vec![Vec::new(); sets.len()];
+        for (set, index) in sets {
+            if let Some(place) = readers.get_mut(index) {
+                *place = set;
             }
         }
         let free = partition_counts
             .iter()
-            .filter(|(topic, _)| readers.contains_key(topic))
+            .filter(|(topic, _)| readers_of.contains_key(topic))
             .map(|(topic, count)| (*topic, (0..*count).collect::<BTreeSet<i32>>()));
         Plan {
             free: free.collect(),
             held: vec![Partitions::new(); members.len()],
+            held_of: vec![BTreeMap::new(); members.len()],
             load: vec![0; members.len()],
             readers,
+            readers_of,
         }
     }
 
@@ -76,14 +95,18 @@ impl Plan {
     fn give_out(&mut self, partition_counts: &BTreeMap<Uuid, i32>) {
         for topic in partition_counts.keys() {
             let free = self.free.remove(topic).unwrap_or_default();
-            let readers = self.readers.get(topic).cloned().unwrap_or_default();
             for partition in free {
-                let least = readers.iter().min_by_key(|reader| self.load(**reader));
-                if let Some(reader) = least {
-                    self.give(*reader, *topic, partition);
+                let set = self.readers_of.get(topic).copied().unwrap_or(usize::MAX);
+                let readers = self.readers(set).iter().copied();
+                if let Some(reader) = readers.min_by_key(|reader| self.load(*reader)) {
+                    self.give(reader, *topic, partition);
                 }
             }
         }
+    }
+
+    fn readers(&self, set: usize) -> &[usize] {
+        self.readers.get(set).map_or(&[], Vec::as_slice)
     }
 
     /// Makes the plan more even by one chain of moves, if there is one.
@@ -91,59 +114,74 @@ impl Plan {
         let mut givers: Vec<usize> = (0..self.load.len()).collect();
         givers.sort_by_key(|member| std::cmp::Reverse(self.load(*member)));
         let least = self.load.iter().min().copied().unwrap_or(0);
+        // Whom a giver reaches in vain: they have no more to give than it, and reach no others.
+        let mut in_vain = BTreeSet::new();
         for giver in givers {
             if self.load(giver) < least + 2 {
                 return false;
             }
-            let chain = self.chain_from(giver);
-            if !chain.is_empty() {
-                for Handover { from, to, topic } in chain {
-                    self.hand_over(from, to, topic);
+            if in_vain.contains(&giver) {
+                continue;
+            }
+            match self.chain_from(giver, least) {
+                Ok(chain) => {
+                    for handover in chain {
+                        self.hand_over(handover);
+                    }
+                    return true;
                 }
-                return true;
+                Err(reached) => in_vain.extend(reached),
             }
         }
         false
     }
 
-    /// The shortest chain of moves to the reachable member with least, if that has two less.
-    fn chain_from(&self, giver: usize) -> Vec<Handover> {
+    /// The shortest chain of moves to the reachable member with least, if that has two less;
+    /// otherwise all who were reached. Nobody has less than `least`, so that the search ends there.
+    fn chain_from(
+        &self,
+        giver: usize,
+        least: usize,
+    ) -> Result<Vec<Handover>, impl Iterator<Item = usize> + use<>> {
         let mut reached_by: BTreeMap<usize, Option<Handover>> = BTreeMap::from([(giver, None)]);
-        let mut seen_topics = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let mut queue = VecDeque::from([giver]);
         let mut taker = giver;
-        while let Some(from) = queue.pop_front() {
-            let topics = self.held.get(from).into_iter().flat_map(Partitions::keys);
-            for topic in topics.filter(|topic| seen_topics.insert(**topic)) {
-                for to in self.readers.get(topic).into_iter().flatten().copied() {
+        'search: while let Some(from) = queue.pop_front() {
+            let sets = self.held_of.get(from).into_iter().flat_map(BTreeMap::keys);
+            for set in sets.copied().filter(|set| seen.insert(*set)) {
+                for to in self.readers(set).iter().copied() {
                     if reached_by.contains_key(&to) {
                         continue;
                     }
-                    let topic = *topic;
-                    reached_by.insert(to, Some(Handover { from, to, topic }));
+                    reached_by.insert(to, Some(Handover { from, to, set }));
                     queue.push_back(to);
                     if self.load(to) < self.load(taker) {
                         taker = to;
+                    }
+                    if self.load(taker) <= least {
+                        break 'search;
                     }
                 }
             }
         }
         if self.load(taker) + 2 > self.load(giver) {
-            return Vec::new();
+            return Err(reached_by.into_keys());
         }
         let mut chain = Vec::new();
         while let Some(Some(handover)) = reached_by.get(&taker) {
             chain.push(*handover);
             taker = handover.from;
         }
-        chain
+        Ok(chain)
     }
 
-    fn hand_over(&mut self, from: usize, to: usize, topic: Uuid) {
+    fn hand_over(&mut self, Handover { from, to, set }: Handover) {
         let Some(held) = self.held.get_mut(from) else {
             return;
         };
-        let Some(partitions) = held.get_mut(&topic) else {
+        let of_set = |topic: &Uuid| self.readers_of.get(topic) == Some(&set);
+        let Some((&topic, partitions)) = held.iter_mut().find(|(topic, _)| of_set(topic)) else {
             return;
         };
         let Some(partition) = partitions.pop_last() else {
@@ -152,6 +190,14 @@ impl Plan {
         if partitions.is_empty() {
             held.remove(&topic);
         }
+        if let Some(held_of) = self.held_of.get_mut(from)
+            && let Some(count) = held_of.get_mut(&set)
+        {
+            *count -= 1;
+            if *count == 0 {
+                held_of.remove(&set);
+            }
+        }
         if let Some(load) = self.load.get_mut(from) {
             *load -= 1;
         }
@@ -159,10 +205,17 @@ impl Plan {
     }
 
     fn give(&mut self, member: usize, topic: Uuid, partition: i32) {
-        if let (Some(held), Some(load)) = (self.held.get_mut(member), self.load.get_mut(member)) {
-            held.entry(topic).or_default().insert(partition);
-            *load += 1;
-        }
+        let (Some(held), Some(held_of), Some(load), Some(set)) = (
+            self.held.get_mut(member),
+            self.held_of.get_mut(member),
+            self.load.get_mut(member),
+            self.readers_of.get(&topic),
+        ) else {
+            return;
+        };
+        held.entry(topic).or_default().insert(partition);
+        *held_of.entry(*set).or_default() += 1;
+        *load += 1;
     }
 
     fn load(&self, member: usize) -> usize {
@@ -175,5 +228,6 @@ impl Plan {
 struct Handover {
     from: usize,
     to: usize,
-    topic: Uuid,
+    /// Which set of readers the topic of the partition has.
+    set: usize,
 }
