@@ -215,8 +215,10 @@ impl Coordinator {
     fn run(&self, node: &Node, slot: &Slot, held: &mut Held, event: Event<'_>) -> Pending {
         let answer = match self.step(slot, held, event) {
             Err(error) => Answer::code(error),
+            // What could not be finished before is tried again by whoever asks, moved or not.
             Ok(Step { answer, moved }) => {
-                if moved && held.is_prepared() && self.finish(node, slot, held).is_err() {
+                let unfinished = held.is_prepared() && self.finish(node, slot, held).is_err();
+                if moved && unfinished {
                     Answer::code(ErrorCode::CONCURRENT_TRANSACTIONS)
                 } else {
                     answer

@@ -307,12 +307,15 @@ async fn b20_while_a_marker_cannot_be_written_nothing_joins_and_a_restart_finish
     let storage = FaultyStorage::new();
     let broker = open(storage.clone()).await;
     let mut producer = open_transaction(&broker).await;
-    storage.inject(Fault {
-        kind: OperationKind::Write,
-        path_contains: "out-1".to_owned(),
-        after: 0,
-        error: io::ErrorKind::StorageFull,
-    });
+    // Whoever asks lets it be tried again: each of the five requests below.
+    for after in 0..5 {
+        storage.inject(Fault {
+            kind: OperationKind::Write,
+            path_contains: "out-1".to_owned(),
+            after,
+            error: io::ErrorKind::StorageFull,
+        });
+    }
     let owner = producer.identity;
     for _ in 0..2 {
         assert_eq!(producer.end(true).await, ErrorCode::CONCURRENT_TRANSACTIONS);

@@ -633,10 +633,17 @@ async fn markers_that_are_written_are_not_written_again_while_others_are_missing
         after: 0,
         error: std::io::ErrorKind::StorageFull,
     });
+    let producer_of_both = producer.identity;
     assert_eq!(producer.end(true).await, ErrorCode::CONCURRENT_TRANSACTIONS);
-    sleep(Duration::from_secs(5)).await;
     let state = describe(&broker, "job-1").await.transaction_state;
-    assert_eq!(state, "CompleteCommit", "it was tried again");
+    assert_eq!(state, "PrepareCommit");
+    // The client asks again; neither waits for a timer.
+    let mut again = producer.end_as(5, producer_of_both, true).await;
+    assert_eq!(again.error_code, ErrorCode::CONCURRENT_TRANSACTIONS);
+    again = producer.end_as(5, producer_of_both, true).await;
+    assert_eq!(again.error_code, ErrorCode::NONE);
+    let state = describe(&broker, "job-1").await.transaction_state;
+    assert_eq!(state, "CompleteCommit");
     assert_eq!(committed(&broker, "out", 1).await, ["b"]);
     for partition in 0..2 {
         let log = broker.node().partition("out", partition).expect("there");
