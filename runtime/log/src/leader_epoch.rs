@@ -68,12 +68,16 @@ impl LeaderEpochs {
         self.entries.last().map_or(-1, |(epoch, _)| *epoch)
     }
 
-    /// The largest known epoch that is at most `epoch`, and the offset where it ends.
+    /// The largest known epoch that is at most `epoch`, and the offset where it ends, as Kafka
+    /// says it: an epoch before all known ones ends where they begin, one after them is unknown.
     pub(crate) fn end_offset(&self, epoch: i32, log_end: i64) -> Option<(i32, i64)> {
+        if epoch < 0 || epoch > self.latest() {
+            return None;
+        }
         let next = self.entries.partition_point(|(known, _)| *known <= epoch);
-        let (known, _) = self.entries.get(next.checked_sub(1)?)?;
+        let known = next.checked_sub(1).and_then(|last| self.entries.get(last));
         let end = self.entries.get(next).map_or(log_end, |(_, start)| *start);
-        Some((*known, end))
+        Some((known.map_or(epoch, |(known, _)| *known), end))
     }
 
     /// Writes the file when something changed. Returns it in that case, to be synced.
@@ -158,9 +162,11 @@ mod tests {
         let mut epochs = LeaderEpochs::default();
         epochs.observe(1, 0);
         epochs.observe(4, 10);
-        assert_eq!(epochs.end_offset(0, 20), None);
+        assert_eq!(epochs.end_offset(-1, 20), None);
+        assert_eq!(epochs.end_offset(0, 20), Some((0, 0)));
         assert_eq!(epochs.end_offset(2, 20), Some((1, 10)));
-        assert_eq!(epochs.end_offset(9, 20), Some((4, 20)));
+        assert_eq!(epochs.end_offset(4, 20), Some((4, 20)));
+        assert_eq!(epochs.end_offset(9, 20), None);
         epochs.truncate(10);
         assert_eq!(epochs.latest(), 1);
     }

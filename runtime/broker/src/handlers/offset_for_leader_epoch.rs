@@ -5,7 +5,7 @@
 //! Invariants: an epoch that is not known is answered with -1 for both epoch and end.
 //! Never: waits.
 
-use super::check_leader_epoch;
+use super::{LEADER_EPOCH, check_leader_epoch};
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use millstream_protocol::ErrorCode;
@@ -53,7 +53,11 @@ fn look_up(
         .partition(topic, asked.partition)
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
     check_leader_epoch(asked.current_leader_epoch)?;
-    let known = partition.log().end_offset_for_epoch(asked.leader_epoch);
+    let log = partition.log();
+    // The leader's own epoch is known before the first batch is written in it.
+    let known = log.end_offset_for_epoch(asked.leader_epoch).or_else(|| {
+        (asked.leader_epoch == LEADER_EPOCH).then(|| (LEADER_EPOCH, log.offsets().log_end))
+    });
     let (leader_epoch, end_offset) = known.unwrap_or((-1, -1));
     Ok(EpochEndOffset {
         error_code: ErrorCode::NONE,

@@ -6,6 +6,9 @@
 use super::harness::*;
 use bytes::Bytes;
 use millstream_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use millstream_protocol::messages::offset_for_leader_epoch::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
 use millstream_protocol::messages::*;
 use millstream_protocol::{ErrorCode, ProducerStamp, Uuid};
 use std::time::Duration;
@@ -401,4 +404,30 @@ async fn a_small_batch_does_not_keep_the_large_frame_in_which_it_came() {
         assert!(frame.is_unique(), "nothing refers to it any more");
     }
     assert_eq!(values(&client.fetch("cold", 0, 0, 0).await).len(), 2);
+}
+
+/// A leader knows its epoch before it writes in it: ListOffsets names it for an empty partition,
+/// so who asks where it ends must not be told of a truncation.
+#[tokio::test(start_paused = true)]
+async fn the_epoch_of_an_empty_partition_is_known_and_a_later_one_is_not() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("t", 1).await;
+    for (leader_epoch, found) in [(0, (0, 0)), (1, (-1, -1)), (-1, (-1, -1))] {
+        let partition = OffsetForLeaderPartition {
+            leader_epoch,
+            ..Default::default()
+        };
+        let request = OffsetForLeaderEpochRequest {
+            topics: vec![OffsetForLeaderTopic {
+                topic: "t".to_owned(),
+                partitions: vec![partition],
+            }],
+            ..Default::default()
+        };
+        let answer = client.ask(4, request).await;
+        let end = &answer.topics[0].partitions[0];
+        assert_eq!(end.error_code, ErrorCode::NONE);
+        assert_eq!((end.leader_epoch, end.end_offset), found, "{leader_epoch}");
+    }
 }
