@@ -12,6 +12,7 @@
 //! | [`under_test`] | the broker that a suite runs against: ours, or an Apache Kafka |
 //! | [`copying`] | a small job for tests on either |
 //! | [`simulation`] | everything on one runtime in virtual time, with faults from a seed |
+//! | [`raw_log`] | batches as they lie in a partition, compressed ones compressed |
 //! | [`oracle`] | what a reader of committed records sees, and what it must see |
 //! | [`invariants`] | what is judged, one file each |
 //!
@@ -27,6 +28,7 @@ pub mod invariants;
 pub mod oracle;
 pub mod points;
 pub mod process;
+pub mod raw_log;
 pub mod series;
 pub mod simulation;
 pub mod under_test;

@@ -106,6 +106,13 @@ class Bench:
 
         wait_until(gone, "the topics to be gone")
 
+    def segments(self, topic, partition=0):
+        """The broker's own files of a partition, by name: batches as they lie there."""
+        for root, _, names in os.walk(self.broker.data):
+            if os.path.basename(root) == f"{topic}-{partition}":
+                return sorted(os.path.join(root, name) for name in names)
+        raise AssertionError(f"no folder of {topic}-{partition} below {self.broker.data}")
+
     def run(self, case):
         """Answers what became of it, the seconds it took, and what there is to say.
 

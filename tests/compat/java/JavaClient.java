@@ -38,7 +38,8 @@ public class JavaClient {
         switch (arguments[1]) {
             case "version" -> System.out.println(AppInfoParser.getVersion());
             case "defaults" -> defaults();
-            case "produce" -> produce(topic, arguments[3]);
+            case "produce" -> produce(topic, arguments[3], 0);
+            case "produce_codecs" -> produceCodecs(topic);
             case "dump" -> dump(topic, Integer.parseInt(arguments[3]));
             case "group" -> group(topic, arguments[3]);
             case "transactions" -> transactions(topic, arguments[3]);
@@ -73,7 +74,7 @@ public class JavaClient {
     }
 
     /** The records that every client writes; suites/clients.py has the same list. */
-    private static List<ProducerRecord<byte[], byte[]>> standard(String topic) {
+    private static List<ProducerRecord<byte[], byte[]>> standard(String topic, int partition) {
         List<Header> headers = List.of(new RecordHeader("h", bytes("1")), new RecordHeader("h", bytes("2")),
             new RecordHeader("empty", new byte[0]), new RecordHeader("null", (byte[]) null));
         byte[][][] shapes = {
@@ -84,16 +85,16 @@ public class JavaClient {
         for (int n = 0; n < RECORDS; n++) {
             byte[][] pair = n < shapes.length ? shapes[n]
                 : new byte[][] {bytes("k" + n), bytes(("compressible " + n + " ").repeat(20))};
-            records.add(new ProducerRecord<>(topic, 0, FIRST_TIMESTAMP + n, pair[0], pair[1],
+            records.add(new ProducerRecord<>(topic, partition, FIRST_TIMESTAMP + n, pair[0], pair[1],
                 n == 0 ? headers : List.of()));
         }
         return records;
     }
 
-    private static void produce(String topic, String codec) throws Exception {
+    private static void produce(String topic, String codec, int partition) throws Exception {
         try (var producer = producer(Map.of("compression.type", codec, "linger.ms", 20))) {
             List<Future<RecordMetadata>> sent = new ArrayList<>();
-            standard(topic).forEach(record -> sent.add(producer.send(record)));
+            standard(topic, partition).forEach(record -> sent.add(producer.send(record)));
             for (int n = 0; n < sent.size(); n++) {
                 if (sent.get(n).get().offset() != n) {
                     throw new IllegalStateException("record " + n + " at " + sent.get(n).get());
@@ -101,6 +102,14 @@ public class JavaClient {
             }
         }
         System.out.println("done");
+    }
+
+    /** Each codec in a partition of its own, in the order of suites/clients.py. */
+    private static void produceCodecs(String topic) throws Exception {
+        List<String> codecs = List.of("none", "gzip", "snappy", "lz4", "zstd");
+        for (int partition = 0; partition < codecs.size(); partition++) {
+            produce(topic, codecs.get(partition), partition);
+        }
     }
 
     private static String hex(byte[] value) {

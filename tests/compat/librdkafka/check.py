@@ -8,6 +8,7 @@ usage: check.py MILLSTREAM_BINARY [CHECK ...]
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -245,10 +246,23 @@ def check_headers_nulls_and_empties():
     assert messages[-1].headers() is None
 
 
+def stored_codecs(topic):
+    """The codecs of the batches of partition 0 as they lie in the log."""
+    folder = os.path.join(BROKER.directory.name, "data")
+    for root, _, names in os.walk(folder):
+        if os.path.basename(root) == f"{topic}-0":
+            files = [os.path.join(root, name) for name in names if name.endswith(".log")]
+            command = [BROKER.binary, "log", "dump", *files]
+            said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            return set(re.findall(r" codec=(\w+)", said))
+    raise AssertionError(f"no folder of {topic}-0 below {folder}")
+
+
 def codec(name):
     topic = create(f"codec-{name}")
     values = [b"%d %s" % (n, b"compressible " * 20) for n in range(2000)]
     send(producer(compression_type=name, linger_ms=50), topic, values)
+    assert stored_codecs(topic) == {name}, stored_codecs(topic)
     assert [m.value() for m in read(topic)] == values
 
 

@@ -8,6 +8,8 @@ from suites import (
     kafka_python_tests,
     kafka_streams,
     kafka_tools,
+    kafka_tools_groups,
+    kafka_tools_transactions,
     mixed_groups,
     our_job,
     our_tests,
@@ -17,6 +19,8 @@ from suites import (
     security,
 )
 
+# These add cases to the suite `kafka-tools`.
+assert kafka_tools_groups.SUITE is kafka_tools_transactions.SUITE is kafka_tools.SUITE
 SUITES = [
     kafka_tools.SUITE,
     kafka_programs.SUITE,

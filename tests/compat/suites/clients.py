@@ -4,6 +4,7 @@ Every client is a small program of ours with the same commands, so that each cap
 one place, here: what one wrote is read by itself and by the Java client, and has to be the same.
 
     produce TOPIC CODEC     writes the standard records to partition 0, with acks=all; says "done"
+    produce_codecs TOPIC    to partition n with the n-th codec; of Java and confluent-kafka alone
     dump TOPIC PARTITIONS   prints every committed record, one a line, then "done"
     group TOPIC GROUP       joins, says "assigned N" and "record PARTITION OFFSET"; leaves at SIGTERM
     transactions TOPIC ID   five records committed, five aborted, five committed; says "done"
@@ -11,6 +12,8 @@ one place, here: what one wrote is read by itself and by the Java client, and ha
     defaults                name=value lines, as the client itself reports them
     version                 of the client
 """
+
+import re
 
 from harness import cases, clients
 from harness.processes import wait_until
@@ -25,7 +28,7 @@ def shown(value):
     return "-" if value is None else "x" + value.hex()
 
 
-def standard(cannot=()):
+def standard(cannot=(), partition=0):
     """What `dump` prints of the standard records, without what a client cannot write."""
     shapes = [(b"key", b"value"), (None, b"no key"), (b"", b""), (b"tombstone", None)]
     shapes += [(None, b"" if "neither key nor value" in cannot else None), (b"\xff", b"\0")]
@@ -33,7 +36,7 @@ def standard(cannot=()):
     for n in range(RECORDS):
         pair = (b"k%d" % n, b"compressible %d " % n * 20)
         key, value = shapes[n] if n < len(shapes) else pair
-        line = f"0 {n} {FIRST_TIMESTAMP + n} {shown(key)} {shown(value)}"
+        line = f"{partition} {n} {FIRST_TIMESTAMP + n} {shown(key)} {shown(value)}"
         if n == 0:
             line += " h=x31 h=x32 empty=x" + ("" if "null header" in cannot else " null=-")
         lines.append(line)
@@ -60,9 +63,21 @@ def first_difference(found, wanted):
     return f"{len(found)} lines instead of {len(wanted)}"
 
 
+def stored_codecs(bench, topic, partition=0):
+    """The codecs of a partition's batches, as Kafka's tool finds them in the broker's files."""
+    files = [file for file in bench.segments(topic, partition) if file.endswith(".log")]
+    said = bench.tools("DumpLogSegments", "--files", ",".join(files), bootstrap=None)
+    return set(re.findall(r" compresscodec: (\w+)", said.out))
+
+
 def suite_of(client):
     ours = client.name == "millstream"
-    suite = cases.Suite(client.name, client.what, prepare=client.prepare, everywhere=ours)
+
+    def prepare():
+        client.prepare()
+        clients.LIBRDKAFKA.prepare()
+
+    suite = cases.Suite(client.name, client.what, prepare=prepare, everywhere=ours)
 
     def run(bench, command, *arguments):
         words = client.command(bench.address, command, *arguments)
@@ -75,6 +90,8 @@ def suite_of(client):
         topic = f"{client.name}-{name}"
         bench.topics(topic, configs=FOR_EVER)
         run(bench, "produce", topic, name).wait_for("done", 90)
+        stored = stored_codecs(bench, topic)
+        assert stored == {name}, f"the batches in the log have the codecs {stored}"
         wanted = standard(client.cannot)
         by_java = java_dump(bench, topic)
         assert by_java == wanted, "Java reads " + first_difference(by_java, wanted)
@@ -84,15 +101,25 @@ def suite_of(client):
     for name in CODECS:
         add(f"codec_{name}", lambda bench, name=name: codec(bench, name))
 
-    def reads_java(bench):
-        topic = f"{client.name}-of-java"
-        bench.topics(topic, configs=FOR_EVER)
-        words = clients.JAVA.command(bench.address, "produce", topic, "zstd")
-        bench.program("java-produce", words).wait(90)
-        own = lines_of(run(bench, "dump", topic, 1))
-        assert own == standard(), first_difference(own, standard())
+    def reads(name, writer):
+        """Every codec as another client wrote it, each in a partition of its own."""
 
-    add("reads_what_java_wrote", reads_java)
+        def check(bench):
+            topic = f"{client.name}-{name}"
+            bench.topics(topic, partitions=len(CODECS), configs=FOR_EVER)
+            words = writer.command(bench.address, "produce_codecs", topic)
+            bench.program(f"{writer.name}-produce", words).wait(90)
+            for partition, codec in enumerate(CODECS):
+                stored = stored_codecs(bench, topic, partition)
+                assert stored == {codec}, f"partition {partition} has the codecs {stored}"
+            found = lines_of(run(bench, "dump", topic, len(CODECS)))
+            wanted = [line for p in range(len(CODECS)) for line in standard(partition=p)]
+            assert found == wanted, first_difference(found, wanted)
+
+        add(name, check)
+
+    reads("reads_what_java_wrote", clients.JAVA)
+    reads("reads_what_librdkafka_wrote", clients.LIBRDKAFKA)
 
     def group(bench):
         topic, group_id = f"{client.name}-group", f"g-{client.name}"
@@ -145,4 +172,4 @@ def suite_of(client):
     return suite
 
 
-SUITES = [suite_of(client) for client in clients.ALL]
+SUITES = [suite_of(client) for client in clients.MATRIX]

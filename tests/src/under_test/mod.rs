@@ -29,14 +29,16 @@ use std::time::Duration;
 use anyhow::bail;
 use millstream::client::consumer::ConsumerRecord;
 use millstream::client::{
-    Admin, ClientConfig, Clock, IntoTransport, NewTopic, ProducerRecord, TcpTransport, Transport,
+    Admin, ClientConfig, Clock, Cluster, IntoTransport, NewTopic, ProducerRecord, TcpTransport,
+    Transport,
 };
+use millstream::formats::protocol::RecordBatch;
 use millstream::testing::{NetworkFaults, SimulatedNetwork, TestCluster, Trace};
 use millstream::{Broker, BrokerOptions, TopicPartition};
 
 use tokio::time::Instant;
 
-use crate::{copying, oracle};
+use crate::{copying, oracle, raw_log};
 
 pub use ours_only::{OURS_ONLY, OursOnly};
 
@@ -248,6 +250,21 @@ impl BrokerUnderTest {
     ) -> anyhow::Result<(Vec<ConsumerRecord>, BTreeMap<TopicPartition, i64>)> {
         self.settled().await?;
         oracle::topic(&self.into_transport(), &self.name(topic)).await
+    }
+
+    /// The batches up to this end as they lie in a partition of the topic with this
+    /// [`name`](Self::name).
+    ///
+    /// # Errors
+    /// As [`raw_log::batches`].
+    pub async fn batches(
+        &self,
+        topic: &str,
+        partition: i32,
+        end: i64,
+    ) -> anyhow::Result<Vec<RecordBatch>> {
+        let cluster = Cluster::new(self.into_transport(), self.client(8_001));
+        raw_log::batches(&cluster, &self.partition(topic, partition), end).await
     }
 
     /// What the group with this [`name`](Self::name) has committed.

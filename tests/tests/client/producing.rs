@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use millstream::client::{Acks, Admin, NewTopic, Producer, ProducerRecord};
-use millstream::formats::protocol::Compression;
+use millstream::formats::protocol::{Compression, RecordBatch};
 use tests::under_test::BrokerUnderTest;
 
 use super::{earliest, producer, take, texts};
@@ -70,6 +70,19 @@ async fn every_codec_brings_back_what_was_sent() -> anyhow::Result<()> {
             let found = (&found.key, &found.value, Some(found.timestamp), &headers);
             assert_eq!(found, expected, "{codec:?}");
         }
+        // What is in the log is compressed, too; the large record alone is worth it.
+        let end = sent.len().try_into()?;
+        let batches = cluster.batches(&format!("{codec:?}"), 0, end).await?;
+        assert!(
+            batches.iter().all(|batch| batch.compression() == codec),
+            "{codec:?}: {batches:?}"
+        );
+        let stored: usize = batches.iter().map(RecordBatch::size_bytes).sum();
+        assert_eq!(
+            stored < 2_000,
+            codec != Compression::None,
+            "{codec:?}: {stored} B"
+        );
         consumer.close().await?;
         producer.close(Duration::from_secs(5)).await;
     }

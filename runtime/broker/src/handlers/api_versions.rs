@@ -3,7 +3,8 @@
 //! Deviations: none of Kafka's other features is announced (there is no metadata quorum to
 //! upgrade).
 //!
-//! Invariants: announces exactly what `dispatch` has a handler for.
+//! Invariants: announces exactly what `dispatch` has a handler for, but for the Produce versions
+//! below those that are served ([`PRODUCE_FROM`]).
 //! Never: lists a feature below version 4 whose lowest level is 0 (older clients refuse that).
 
 use crate::dispatch::{RequestContext, SERVED};
@@ -14,6 +15,11 @@ use millstream_protocol::messages::api_versions::{
 use millstream_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use millstream_protocol::{ApiKey, ErrorCode};
 use std::sync::Arc;
+
+/// The lowest Produce version that is announced; like Kafka, the broker closes a connection that
+/// asks for one below 3. librdkafka before 2.11.1 compresses with gzip, snappy or lz4 only where 0
+/// is announced, and otherwise sends its batches uncompressed without a word (KAFKA-18659).
+const PRODUCE_FROM: i16 = 0;
 
 /// Features and their levels: groups of the consumer protocol, transactions of version 2.
 const FEATURES: [(&str, i16); 2] = [("group.version", 1), ("transaction.version", 2)];
@@ -68,9 +74,13 @@ pub(crate) fn unsupported_version() -> ApiVersionsResponse {
 
 fn range_of(api: ApiKey) -> ApiVersion {
     let versions = api.versions();
+    let min_version = match api {
+        ApiKey::Produce => PRODUCE_FROM,
+        _ => *versions.start(),
+    };
     ApiVersion {
         api_key: api as i16,
-        min_version: *versions.start(),
+        min_version,
         max_version: *versions.end(),
     }
 }

@@ -31,7 +31,7 @@ def consumer(**more):
     return Consumer({"bootstrap.servers": BOOTSTRAP, **settings, **more})
 
 
-def produce(topic, codec):
+def produce(topic, codec, partition=0):
     offsets = []
 
     def acknowledged(error, message):
@@ -41,11 +41,17 @@ def produce(topic, codec):
 
     client = producer(compression_type=codec, linger_ms=20)
     for key, value, headers, timestamp in standard():
-        more = {"partition": 0, "timestamp": timestamp, "headers": headers or None}
+        more = {"partition": partition, "timestamp": timestamp, "headers": headers or None}
         client.produce(topic, value, key, on_delivery=acknowledged, **more)
     client.flush(30)
     assert offsets == list(range(RECORDS)), offsets
     print("done", flush=True)
+
+
+def produce_codecs(topic):
+    """Each codec in a partition of its own, in the order of suites/clients.py."""
+    for partition, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        produce(topic, codec, partition)
 
 
 def shown(value):
