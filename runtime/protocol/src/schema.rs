@@ -324,6 +324,19 @@ macro_rules! message {
             pub $field: $type,
         )*}
 
+        /// The table's rows, by the names of their fields.
+        #[allow(non_upper_case_globals)]
+        impl $name {$(
+            const $field: $crate::schema::Column = $crate::schema::Column {
+                message: stringify!($name),
+                field: stringify!($field),
+                present: $crate::message!(@versions $first $($last)?),
+                nullable: $crate::message!(@versions $($null_first $($null_last)?)?),
+                dropped: $crate::message!(@dropped $($dropped)?),
+                tag: $crate::message!(@tag $($tag)?),
+            };
+        )*}
+
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $crate::message!(@default $type $(, $default)?)(),)* }
@@ -333,11 +346,10 @@ macro_rules! message {
         impl $crate::Wire for $name {
             fn min_bytes(form: $crate::Form) -> usize {
                 let mut bytes = usize::from(form.flexible);
-                $(bytes += $crate::message!(@column $name $field [$first $($last)?]
-                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).min_bytes(
-                    $crate::message!(@default $type $(, $default)?),
-                    form,
-                );)*
+                $(
+                    let default = $crate::message!(@default $type $(, $default)?);
+                    bytes += Self::$field.min_bytes(default, form);
+                )*
                 bytes
             }
 
@@ -346,25 +358,20 @@ macro_rules! message {
                 encoder: &mut $crate::Encoder,
                 form: $crate::Form,
             ) -> Result<(), $crate::EncodeError> {
-                $($crate::message!(@column $name $field [$first $($last)?]
-                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).write(
-                    &self.$field,
-                    $crate::message!(@default $type $(, $default)?),
-                    encoder,
-                    form,
-                )?;)*
+                $(
+                    let default = $crate::message!(@default $type $(, $default)?);
+                    Self::$field.write(&self.$field, default, encoder, form)?;
+                )*
                 if form.flexible {
                     encoder.unsigned_varint(0 $(+ $crate::message!(@when [$($tag)?]
-                        u32::from($crate::message!(@column $name $field [$first $($last)?]
-                            [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).is_tagged(
+                        u32::from(Self::$field.is_tagged(
                             &self.$field,
                             $crate::message!(@default $type $(, $default)?),
                             form,
                         )), 0
                     ))*);
                     $($crate::message!(@when [$($tag)?]
-                        $crate::message!(@column $name $field [$first $($last)?]
-                            [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).write_tagged(
+                        Self::$field.write_tagged(
                             &self.$field,
                             $crate::message!(@default $type $(, $default)?),
                             encoder,
@@ -380,19 +387,12 @@ macro_rules! message {
                 form: $crate::Form,
             ) -> Result<Self, $crate::DecodeError> {
                 let mut value = Self::default();
-                $($crate::message!(@column $name $field [$first $($last)?]
-                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).read(&mut value.$field, decoder, form)?;)*
+                $(Self::$field.read(&mut value.$field, decoder, form)?;)*
                 $crate::schema::read_tags(decoder, form, &mut |decoder, tag, size| {
                     let _ = (&decoder, tag, size);
                     Ok(false $(|| $crate::message!(@when [$($tag)?]
-                        $crate::message!(@column $name $field [$first $($last)?]
-                            [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).read_tagged(
-                            tag,
-                            size,
-                            &mut value.$field,
-                            decoder,
-                            form,
-                        )?, false
+                        Self::$field.read_tagged(tag, size, &mut value.$field, decoder, form)?,
+                        false
                     ))*)
                 })?;
                 Ok(value)
@@ -400,8 +400,7 @@ macro_rules! message {
 
             fn sample(sampler: &mut $crate::Sampler, form: $crate::Form) -> Self {
                 let mut value = Self::default();
-                $($crate::message!(@column $name $field [$first $($last)?]
-                    [$($null_first $($null_last)?)?] [$($tag)?] [$($dropped)?]).sample(&mut value.$field, sampler, form);)*
+                $(Self::$field.sample(&mut value.$field, sampler, form);)*
                 value
             }
         }
@@ -413,18 +412,6 @@ macro_rules! message {
     (@default $type:ty) => { <$type as Default>::default };
     (@default $type:ty, $default:expr) => { || -> $type { $default } };
 
-    (@column $name:ident $field:ident [$first:literal $($last:literal)?]
-        [$($null_first:literal $($null_last:literal)?)?] [$($tag:literal)?] [$($dropped:ident)?]
-    ) => {
-        (&$crate::schema::Column {
-            message: stringify!($name),
-            field: stringify!($field),
-            present: $crate::message!(@versions $first $($last)?),
-            nullable: $crate::message!(@versions $($null_first $($null_last)?)?),
-            dropped: $crate::message!(@dropped $($dropped)?),
-            tag: $crate::message!(@tag $($tag)?),
-        })
-    };
     (@when [] $tagged:expr, $plain:expr) => { $plain };
     (@when [$tag:literal] $tagged:expr, $plain:expr) => { $tagged };
     (@versions) => { $crate::schema::Versions { first: i16::MAX, last: i16::MIN } };
