@@ -8,6 +8,7 @@ use crate::topic_settings::{INTERNAL_SEGMENT_BYTES, SETTINGS, Setting};
 use crate::{BrokerError, Clock};
 use millstream_log::Durability;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Where blocking work runs.
@@ -192,13 +193,18 @@ impl Default for BrokerConfig {
 }
 
 impl BrokerConfig {
-    /// Gives a setting by Kafka's name: one of the group coordinator's (`group.…`), or one that
-    /// holds for topics without a setting of their own. Whether the value can work is found when
-    /// the broker is opened.
+    /// Gives a setting by Kafka's name: `advertised.listeners`, one of the group coordinator's
+    /// (`group.…`), or one that holds for topics without a setting of their own. Whether the value
+    /// can work is found when the broker is opened.
     ///
     /// # Errors
-    /// Where a setting of the group coordinator is given no whole number.
+    /// Where a setting of the group coordinator is given no whole number, or
+    /// `advertised.listeners` other than one `PLAINTEXT://HOST:PORT` that a client can connect to.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), BrokerError> {
+        if name == ADVERTISED_LISTENERS {
+            self.advertised = Some(advertised(value)?);
+            return Ok(());
+        }
         let Some((name, number)) = self.number(name) else {
             let value = value.to_owned();
             self.log_settings.insert(name.to_owned(), value);
@@ -384,6 +390,38 @@ impl BrokerConfig {
     }
 }
 
+const ADVERTISED_LISTENERS: &str = "advertised.listeners";
+
+/// Host and port of the one listener that there is, as Kafka writes it.
+fn advertised(value: &str) -> Result<(String, u16), BrokerError> {
+    let refused = |why: &str| BrokerError::Config {
+        name: ADVERTISED_LISTENERS,
+        reason: format!("'{value}' {why}: give PLAINTEXT://HOST:PORT"),
+    };
+    let (protocol, address) = value
+        .trim()
+        .split_once("://")
+        .ok_or_else(|| refused("names no listener"))?;
+    if !protocol.eq_ignore_ascii_case("PLAINTEXT") {
+        return Err(refused("is not the listener that there is"));
+    }
+    if address.contains(',') {
+        return Err(refused("has more than one"));
+    }
+    let (host, port) = address
+        .rsplit_once(':')
+        .ok_or_else(|| refused("has no port"))?;
+    let port = port.parse().ok().filter(|port| *port > 0);
+    let port = port.ok_or_else(|| refused("has no port that a client can connect to"))?;
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let host = bracketed.unwrap_or(host);
+    let meta = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+    if host.is_empty() || meta || (bracketed.is_none() && host.contains([':', '/'])) {
+        return Err(refused("has no host that a client can connect to"));
+    }
+    Ok((host.to_owned(), port))
+}
+
 /// A field of its own has this one.
 const MESSAGE_MAX_BYTES: &str = "message.max.bytes";
 
@@ -445,5 +483,36 @@ mod tests {
             refused.contains("group.min.session.timeout.ms"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn a_listener_is_advertised_as_kafka_writes_it() {
+        for (value, host, port) in [
+            ("PLAINTEXT://proxy.example:9092", "proxy.example", 9092),
+            (" plaintext://10.0.0.7:1", "10.0.0.7", 1),
+            ("PLAINTEXT://[2001:db8::7]:65535", "2001:db8::7", 65_535),
+        ] {
+            let mut config = BrokerConfig::default();
+            config.set("advertised.listeners", value).expect("taken");
+            assert_eq!(config.advertised, Some((host.to_owned(), port)), "{value}");
+        }
+        for value in [
+            "",
+            "proxy.example:9092",
+            "SASL_SSL://proxy.example:9092",
+            "PLAINTEXT://proxy.example",
+            "PLAINTEXT://proxy.example:0",
+            "PLAINTEXT://proxy.example:65536",
+            "PLAINTEXT://:9092",
+            "PLAINTEXT://0.0.0.0:9092",
+            "PLAINTEXT://[::]:9092",
+            "PLAINTEXT://2001:db8::7:9092",
+            "PLAINTEXT://a:1,PLAINTEXT://b:2",
+        ] {
+            let refused = BrokerConfig::default().set("advertised.listeners", value);
+            let refused = refused.expect_err(value).to_string();
+            assert!(refused.contains("advertised.listeners"), "{refused}");
+            assert!(refused.contains("PLAINTEXT://HOST:PORT"), "{refused}");
+        }
     }
 }

@@ -43,8 +43,9 @@ pub(crate) struct Arguments {
     #[arg(value_parser = clap::value_parser!(i32).range(0..))]
     node_id: i32,
     /// A setting by Kafka's name: what holds for topics without one of their own, as in
-    /// log.retention.ms=60000, or the group coordinator's, as in
-    /// group.initial.rebalance.delay.ms=3000; may be repeated
+    /// log.retention.ms=60000; the group coordinator's, as in
+    /// group.initial.rebalance.delay.ms=3000; or where clients are told to connect, if not to
+    /// where they did, as in advertised.listeners=PLAINTEXT://HOST:PORT; may be repeated
     #[arg(long = "config", value_name = "NAME=VALUE", value_parser = setting)]
     configs: Vec<(String, String)>,
     /// Cluster id of a new data directory; an existing directory must have this one [default: drawn

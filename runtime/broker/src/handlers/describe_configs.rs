@@ -140,6 +140,11 @@ fn broker(node: &Node, context: &RequestContext, name: &str) -> Found {
     } else {
         broker_settings::is_this_one(node.config.node_id, name)?;
         let (host, port) = node.advertised(context.reached_at);
+        let host = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host
+        };
         let listener = node.listener();
         let places = broker_settings::Places {
             directory: node.directory.path(),

@@ -5,11 +5,13 @@
 
 use super::configs::{APPEND, BROKER, DELETE, SET, change, describe, operation, setting};
 use super::harness::*;
+use crate::Broker;
 use bytes::Bytes;
 use millstream_log::MemoryStorage;
 use millstream_protocol::messages::{alter_configs, *};
 use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatch, RecordBatchBuilder};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 const THIS: (i8, &str) = (BROKER, "1");
 const ALL: (i8, &str) = (BROKER, "");
@@ -229,4 +231,23 @@ async fn a_broker_tells_where_it_listens() {
         let told = of_broker(&mut client, name).await;
         assert_eq!(told, (Some(expected.clone()), 4, true), "{name}");
     }
+}
+
+#[tokio::test]
+async fn clients_are_told_the_advertised_listener() {
+    let mut config = config();
+    let given = "PLAINTEXT://[2001:db8::7]:9";
+    config.set("advertised.listeners", given).expect("taken");
+    let storage = Arc::new(MemoryStorage::new());
+    let broker = Broker::open(storage, config).await.expect("opens");
+    broker
+        .listen((Ipv4Addr::LOCALHOST, 0).into())
+        .await
+        .expect("listens");
+    let mut client = Client::connect(&broker);
+    let metadata = client.ask(12, MetadataRequest::default()).await;
+    let told = &metadata.brokers[0];
+    assert_eq!((&*told.host, told.port), ("2001:db8::7", 9));
+    let told = of_broker(&mut client, "advertised.listeners").await;
+    assert_eq!(told, (Some(given.to_owned()), 4, true));
 }
