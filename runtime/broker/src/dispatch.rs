@@ -157,6 +157,8 @@ table! {
         describe_topic_partitions(DescribeTopicPartitionsRequest) "metadata";
     DescribeLogDirs => describe_log_dirs(DescribeLogDirsRequest) "describe_log_dirs";
     DescribeAcls => describe_acls(DescribeAclsRequest) "describe_acls";
+    CreateAcls => create_acls(CreateAclsRequest) "create_acls";
+    DeleteAcls => delete_acls(DeleteAclsRequest) "delete_acls";
     ElectLeaders => elect_leaders(ElectLeadersRequest) "elect_leaders";
     ListPartitionReassignments =>
         list_partition_reassignments(ListPartitionReassignmentsRequest) "list_reassignments";

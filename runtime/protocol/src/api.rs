@@ -116,6 +116,10 @@ apis! {
     TxnOffsetCommit = 28, 0..=5, 3;
     /// Lists access rules.
     DescribeAcls = 29, 1..=3, 2;
+    /// Makes access rules.
+    CreateAcls = 30, 1..=3, 2;
+    /// Deletes access rules.
+    DeleteAcls = 31, 1..=3, 2;
     /// Reads settings.
     DescribeConfigs = 32, 1..=4, 4;
     /// Replaces settings.

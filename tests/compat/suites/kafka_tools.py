@@ -56,9 +56,7 @@ NOT_SERVED = {
         *("CreateDelegationToken", "RenewDelegationToken"),
         *("ExpireDelegationToken", "DescribeDelegationToken"),
     },
-    "access rules and quotas: there are none": {
-        *("CreateAcls", "DeleteAcls", "DescribeClientQuotas", "AlterClientQuotas"),
-    },
+    "quotas: there are none": {"DescribeClientQuotas", "AlterClientQuotas"},
     "a cluster: there is one node, with one directory": {
         *("AlterReplicaLogDirs", "AlterPartitionReassignments", "UnregisterBroker"),
         *("DescribeQuorum", "UpdateFeatures", "AddRaftVoter", "RemoveRaftVoter"),

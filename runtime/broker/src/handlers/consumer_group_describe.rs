@@ -1,8 +1,9 @@
 //! ConsumerGroupDescribe 0–1: the epochs of a group of the consumer protocol, and its members.
 //!
 //! Invariants: every group of the request is answered, in its order.
-//! Never: shows authorized operations (there are no access rules here), or a topic that is gone.
+//! Never: shows a topic that is gone.
 
+use super::GROUP_OPERATIONS;
 use crate::dispatch::RequestContext;
 use crate::group::{ConsumerGroupView, Partitions};
 use crate::node::Node;
@@ -22,6 +23,11 @@ pub(crate) async fn handle(
     _context: &RequestContext,
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
+    let operations = if request.include_authorized_operations {
+        GROUP_OPERATIONS
+    } else {
+        i32::MIN
+    };
     let describe = |group_id: String| {
         let failed = |error_code, message| DescribedGroup {
             error_code,
@@ -34,7 +40,10 @@ pub(crate) async fn handle(
                 ErrorCode::INVALID_GROUP_ID,
                 "the group id is empty".to_owned(),
             ),
-            Ok(Some(group)) => described(node, group_id, group),
+            Ok(Some(group)) => DescribedGroup {
+                authorized_operations: operations,
+                ..described(node, group_id, group)
+            },
             Ok(None) => {
                 let message = format!("group {group_id} is no consumer group");
                 failed(ErrorCode::GROUP_ID_NOT_FOUND, message)

@@ -3,6 +3,7 @@
 //! Invariants: answered as Kafka answers without an authorizer, which tools understand.
 //! Never: an empty list, which would read as "nobody may do anything".
 
+use super::NO_ACCESS_RULES;
 use crate::dispatch::RequestContext;
 use crate::node::Node;
 use millstream_protocol::ErrorCode;
@@ -17,7 +18,7 @@ pub(crate) async fn handle(
 ) -> DescribeAclsResponse {
     DescribeAclsResponse {
         error_code: ErrorCode::SECURITY_DISABLED,
-        error_message: Some("this broker has no access rules: everybody may do all".to_owned()),
+        error_message: Some(NO_ACCESS_RULES.to_owned()),
         ..Default::default()
     }
 }

@@ -10,8 +10,10 @@ pub(crate) mod api_versions;
 mod config_changes;
 pub(crate) mod consumer_group_describe;
 pub(crate) mod consumer_group_heartbeat;
+pub(crate) mod create_acls;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
+pub(crate) mod delete_acls;
 pub(crate) mod delete_groups;
 pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
@@ -74,6 +76,9 @@ pub(crate) const TOPIC_OPERATIONS: i32 =
 /// configs, alter configs, idempotent write.
 pub(crate) const CLUSTER_OPERATIONS: i32 =
     1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+
+/// What a request about access rules is told.
+pub(crate) const NO_ACCESS_RULES: &str = "this broker has no access rules: everybody may do all";
 
 /// Everything that may be done to a group: read, delete, describe, describe configs, alter configs.
 pub(crate) const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;

@@ -38,6 +38,9 @@ use tokio::time::timeout;
 const ADD_RETRIES: u32 = 5;
 const ADD_RETRY: Duration = Duration::from_millis(20);
 
+/// The first version whose batches may be of zstd.
+const ZSTD_VERSION: i16 = 7;
+
 /// A batch smaller than this is copied: that costs less than what a part of a frame holds on to.
 const SMALL_BATCH_BYTES: usize = 4 << 10;
 /// A batch that is a smaller part of its frame than this is copied.
@@ -105,7 +108,7 @@ pub(crate) async fn handle(
                 entry
                     .as_deref()
                     .map_err(|code| *code)
-                    .and_then(|entry| prepare(node, entry, codec, data, context.piece_bytes)),
+                    .and_then(|entry| prepare(node, context, entry, codec, data)),
             );
         }
         responses.push(TopicProduceResponse {
@@ -183,10 +186,10 @@ fn recompressed(node: &Node, batch: &RecordBatch, codec: Compression) -> Result<
 /// Finds the partition and reads the batch's header. The log checks the rest.
 fn prepare(
     node: &Node,
+    context: &RequestContext,
     entry: &TopicEntry,
     codec: Option<Compression>,
     data: PartitionProduceData,
-    piece_bytes: usize,
 ) -> Result<Item, ErrorCode> {
     let partition = entry.partition(data.index);
     let partition = partition
@@ -201,10 +204,13 @@ fn prepare(
     if header.is_control() {
         return Err(ErrorCode::INVALID_RECORD);
     }
+    if header.compression() == Compression::Zstd && context.api_version < ZSTD_VERSION {
+        return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE);
+    }
     let stamp = header.stamp();
     let batch = match codec {
         Some(codec) if codec != header.compression() => recompressed(node, &header, codec)?,
-        _ => detached(batch, piece_bytes),
+        _ => detached(batch, context.piece_bytes),
     };
     Ok(Item {
         partition,

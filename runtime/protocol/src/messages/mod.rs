@@ -17,8 +17,10 @@ apis! {
     api_versions: ApiVersionsRequest, ApiVersionsResponse;
     consumer_group_describe: ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse;
     consumer_group_heartbeat: ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse;
+    create_acls: CreateAclsRequest, CreateAclsResponse;
     create_partitions: CreatePartitionsRequest, CreatePartitionsResponse;
     create_topics: CreateTopicsRequest, CreateTopicsResponse;
+    delete_acls: DeleteAclsRequest, DeleteAclsResponse;
     delete_groups: DeleteGroupsRequest, DeleteGroupsResponse;
     delete_records: DeleteRecordsRequest, DeleteRecordsResponse;
     delete_topics: DeleteTopicsRequest, DeleteTopicsResponse;

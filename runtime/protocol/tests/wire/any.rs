@@ -26,7 +26,7 @@ macro_rules! for_each_api {
             DescribeClusterRequest DescribeProducersRequest DescribeTransactionsRequest
             ListTransactionsRequest ConsumerGroupHeartbeatRequest ConsumerGroupDescribeRequest
             ListConfigResourcesRequest DescribeTopicPartitionsRequest SaslHandshakeRequest
-            SaslAuthenticateRequest
+            SaslAuthenticateRequest CreateAclsRequest DeleteAclsRequest
         )
     };
     (@names $run:ident, $api:expr, $($name:ident)*) => {

@@ -168,6 +168,7 @@ fn every_response_is_read_back_behind_its_header() {
         OffsetFetchRequest OffsetForLeaderEpochRequest ProduceRequest SyncGroupRequest
         TxnOffsetCommitRequest WriteTxnMarkersRequest ConsumerGroupDescribeRequest
         ConsumerGroupHeartbeatRequest SaslAuthenticateRequest SaslHandshakeRequest
+        CreateAclsRequest DeleteAclsRequest
     }
 }
 

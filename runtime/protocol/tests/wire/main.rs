@@ -14,8 +14,10 @@ macro_rules! for_each_message {
             ApiVersionsRequest ApiVersionsResponse
             ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse
             ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse
+            CreateAclsRequest CreateAclsResponse
             CreatePartitionsRequest CreatePartitionsResponse
             CreateTopicsRequest CreateTopicsResponse
+            DeleteAclsRequest DeleteAclsResponse
             DeleteGroupsRequest DeleteGroupsResponse
             DeleteRecordsRequest DeleteRecordsResponse
             DeleteTopicsRequest DeleteTopicsResponse
