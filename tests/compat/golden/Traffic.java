@@ -1,344 +1,323 @@
-// Traffic for golden frames: the Java client asks for everything it can, once, through the proxy of
-// record.py. Usage: Traffic BOOTSTRAP LEVEL; each step is a client of its own, whose client
-// id names the step, and a step that a broker of old versions cannot serve is passed over.
+// The Java client asks for everything it can, once a view, and looks at what it gets. Through a proxy
+// that makes the broker look older (harness/lowering), it does so in every version.
+//
+// Usage: Traffic BOOTSTRAP LEVEL, for record.py, or Traffic BOOTSTRAP VIEW..., several at a time,
+// each named in its clients' ids. Each step is a client of its own; a line says what became of it.
 
-import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collection;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
-import org.apache.kafka.common.ElectionType;
-import org.apache.kafka.common.KafkaFuture;
-import org.apache.kafka.common.TopicCollection;
+import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.TopicPartitionInfo;
-import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.acl.AclBindingFilter;
-import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.ProducerFencedException;
+import org.apache.kafka.common.errors.InvalidProducerEpochException;
+import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.header.internals.RecordHeader;
-import org.apache.kafka.common.serialization.*;
 
-public class Traffic {
-    private static final long TIMESTAMP = 1_700_000_000_000L;
-    private static final int WAIT_S = 10;
-    private static String bootstrap;
-    private static String topic;
+public class Traffic extends Steps {
+    private static final int AT_ONCE = 4;
+    /// The consumer protocol needs OffsetCommit 9.
+    static final int NO_CONSUMER_PROTOCOL = 2;
+    /// A static member needs SyncGroup 3.
+    static final int NO_STATIC_MEMBERS = 3;
+    /// Batches of zstd need Produce 7.
+    private static final int NO_ZSTD = 7;
+    /// A transactional id's coordinator needs FindCoordinator 1.
+    static final int NO_TRANSACTIONS = 6;
+    /// What each of the two partitions holds by its producers' word: offset and record.
+    private final List<TreeMap<Long, String>> logs = List.of(new TreeMap<>(), new TreeMap<>());
+    private final List<TreeMap<Long, String>> aborted = List.of(new TreeMap<>(), new TreeMap<>());
+    private final long[] next = {0, 0};
 
-    interface Step {
-        void run() throws Exception;
+    Traffic(String bootstrap, String view, boolean names) {
+        super(bootstrap, view, names);
     }
 
-    interface WithAdmin {
-        void run(Admin admin) throws Exception;
+    public static void main(String[] arguments) throws Exception {
+        boolean many = arguments.length > 2;
+        var threads = Executors.newFixedThreadPool(AT_ONCE);
+        var running = new ArrayList<Future<?>>();
+        for (String view : List.of(arguments).subList(1, arguments.length)) {
+            running.add(threads.submit(() -> new Traffic(arguments[0], view, many).run()));
+        }
+        for (Future<?> view : running) {
+            view.get();
+        }
+        System.out.println("done");
+        // What a step left half open is of no interest.
+        Runtime.getRuntime().halt(0);
     }
 
-    public static void main(String[] arguments) {
-        bootstrap = arguments[0];
-        topic = "t" + arguments[1];
-        topics();
+    private void run() {
+        var administration = new Administration(this);
+        administration.topics();
         for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
-            step("produce-" + codec, () -> produce("produce-" + codec,
-                Map.of("compression.type", codec, "enable.idempotence", codec.equals("gzip"))));
+            step("produce-" + codec, () -> {
+                below(codec.equals("zstd") ? NO_ZSTD : Integer.MAX_VALUE, level);
+                produce("produce-" + codec,
+                    Map.of("compression.type", codec, "enable.idempotence", codec.equals("gzip")));
+            });
         }
         step("produce-acks0", () -> produce("produce-acks0",
             Map.of("acks", "0", "enable.idempotence", false)));
-        step("transaction", Traffic::transaction);
+        step("transaction", this::transaction);
         step("consume-classic", () -> consume("consume-classic", Map.of("group.id", "classic" + topic,
             "heartbeat.interval.ms", 200, "partition.assignment.strategy", RangeAssignor.class.getName())));
         step("consume-static", () -> consume("consume-static", Map.of("group.id", "static" + topic,
             "group.instance.id", "instance", "client.rack", "rack",
             "heartbeat.interval.ms", 200,
             "partition.assignment.strategy", CooperativeStickyAssignor.class.getName())));
-        step("consume-protocol", () -> consume("consume-protocol",
-            Map.of("group.id", "protocol" + topic, "group.protocol", "consumer")));
+        step("consume-protocol", () -> {
+            below(NO_CONSUMER_PROTOCOL, level);
+            consume("consume-protocol", Map.of("group.id", "protocol" + topic, "group.protocol", "consumer"));
+        });
         step("consume-committed", () -> consume("consume-committed",
             Map.of("group.id", "committed" + topic, "isolation.level", "read_committed")));
-        step("beyond", Traffic::beyond);
-        groups();
-        settings();
+        step("beyond", this::beyond);
+        var groups = new Groups(this);
+        groups.steps(next);
+        administration.settings();
         transactions();
-        ends();
-        System.out.println("done");
-        // What a step left half open is of no interest.
-        Runtime.getRuntime().halt(0);
+        administration.ends();
     }
 
-    private static void step(String name, Step step) {
-        try {
-            step.run();
-        } catch (Exception | Error refused) {
-            System.out.println(name + ": " + refused);
+    private static String written(ProducerRecord<byte[], byte[]> record) {
+        return said(record.timestamp(), record.key(), record.value(), record.headers());
+    }
+
+    private static String said(long timestamp, byte[] key, byte[] value, Headers headers) {
+        var words = new StringBuilder().append(timestamp).append(text(key)).append(text(value));
+        headers.forEach(header -> words.append(" '").append(header.key()).append("':").append(text(header.value())));
+        return words.toString();
+    }
+
+    private static String text(byte[] part) {
+        return part == null ? " null" : " '" + new String(part) + "'";
+    }
+
+    /// Sends, and answers the futures by record.
+    private Map<ProducerRecord<byte[], byte[]>, Future<RecordMetadata>> send(
+            Producer<byte[], byte[]> producer, List<ProducerRecord<byte[], byte[]>> records) {
+        var sent = new LinkedHashMap<ProducerRecord<byte[], byte[]>, Future<RecordMetadata>>();
+        records.forEach(record -> sent.put(record, producer.send(record)));
+        producer.flush();
+        return sent;
+    }
+
+    /// Every record has the next offset of its partition, and is kept for what reads it.
+    private void acknowledged(Map<ProducerRecord<byte[], byte[]>, Future<RecordMetadata>> sent,
+            boolean told) throws Exception {
+        for (var one : sent.entrySet()) {
+            var metadata = one.getValue().get(WAIT_S, TimeUnit.SECONDS);
+            int partition = one.getKey().partition();
+            same(told ? next[partition] : -1, metadata.offset(), "offset of " + one.getKey());
+            logs.get(partition).put(next[partition]++, written(one.getKey()));
         }
     }
 
-    private static Map<String, Object> common(String name) {
-        return new TreeMap<>(Map.of("bootstrap.servers", bootstrap, "client.id", name,
-            "request.timeout.ms", 5000, "default.api.timeout.ms", 8000));
-    }
-
-    private static void admin(String name, WithAdmin step) {
-        step(name, () -> {
-            try (Admin admin = Admin.create(common(name))) {
-                step.run(admin);
-            }
-        });
-    }
-
-    private static <T> T get(KafkaFuture<T> future) throws Exception {
-        return future.get(WAIT_S, TimeUnit.SECONDS);
-    }
-
-    private static KafkaProducer<byte[], byte[]> producer(String name, Map<String, Object> more) {
-        Map<String, Object> settings = common(name);
-        settings.remove("default.api.timeout.ms");
-        settings.put("delivery.timeout.ms", 8000);
-        settings.put("max.block.ms", 8000);
-        settings.put("linger.ms", 50);
-        settings.putAll(more);
-        return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
-    }
-
-    private static KafkaConsumer<byte[], byte[]> consumer(String name, Map<String, Object> more) {
-        Map<String, Object> settings = common(name);
-        settings.put("auto.offset.reset", "earliest");
-        settings.put("enable.auto.commit", false);
-        settings.put("fetch.max.wait.ms", 100);
-        settings.putAll(more);
-        return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-    }
-
-    private static ProducerRecord<byte[], byte[]> record(int partition, String key, String value) {
-        var record = new ProducerRecord<>(topic, partition, TIMESTAMP, key == null ? null : key.getBytes(),
-            value == null ? null : value.getBytes());
-        if ("headers".equals(key)) {
-            record.headers().add(new RecordHeader("h", "1".getBytes()));
-            record.headers().add(new RecordHeader("h", null));
-            record.headers().add(new RecordHeader("", new byte[0]));
-        }
-        return record;
-    }
-
-    private static void produce(String name, Map<String, Object> more) throws Exception {
+    private void produce(String name, Map<String, Object> more) throws Exception {
+        boolean told = !"0".equals(more.get("acks"));
         try (var producer = producer(name, more)) {
+            var records = new ArrayList<ProducerRecord<byte[], byte[]>>();
             for (int partition = 0; partition < 2; partition++) {
-                producer.send(record(partition, "headers", "value"));
-                producer.send(record(partition, null, "no key"));
-                producer.send(record(partition, "tombstone", null));
-                producer.send(record(partition, "", ""));
-                producer.send(record(partition, "long", "again and ".repeat(20)));
+                var headers = record(partition, "headers", "value");
+                headers.headers().add(new RecordHeader("h", "1".getBytes()));
+                headers.headers().add(new RecordHeader("h", null));
+                headers.headers().add(new RecordHeader("", new byte[0]));
+                records.add(headers);
+                records.add(record(partition, null, "no key"));
+                records.add(record(partition, "tombstone", null));
+                records.add(record(partition, "", ""));
+                records.add(record(partition, "long", "again and ".repeat(20)));
             }
-            producer.flush();
-            producer.send(record(0, "second", "batch")).get(WAIT_S, TimeUnit.SECONDS);
+            acknowledged(send(producer, records), told);
+            acknowledged(send(producer, List.of(record(0, "second", "batch"))), told);
+        }
+        if (!told) {
+            try (var reader = consumer(name + "-reader", Map.of())) {
+                var ends = Map.of(new TopicPartition(topic, 0), next[0], new TopicPartition(topic, 1), next[1]);
+                until(() -> ends.equals(reader.endOffsets(ends.keySet())), "records without acknowledgement");
+            }
         }
     }
 
-    private static void transaction() throws Exception {
+    private void transaction() throws Exception {
         String group = "txn" + topic;
+        var read = new TopicPartition(topic, 0);
         try (var producer = producer("transaction", Map.of("transactional.id", "id" + topic));
                 var reader = consumer("transaction-reader", Map.of("group.id", group))) {
             producer.initTransactions();
             for (boolean commits : new boolean[] {true, false}) {
                 producer.beginTransaction();
-                producer.send(record(0, "in", "transaction"));
-                producer.send(record(1, "in", "transaction"));
-                producer.flush();
-                var offset = new OffsetAndMetadata(3, Optional.of(0), "metadata");
-                producer.sendOffsetsToTransaction(Map.of(new TopicPartition(topic, 0), offset),
-                    new ConsumerGroupMetadata(group));
+                var records = List.of(record(0, "in", "transaction"), record(1, "in", "transaction"));
+                acknowledged(send(producer, records), true);
+                var offset = new OffsetAndMetadata(commits ? 3 : 4, Optional.of(0), "metadata");
+                producer.sendOffsetsToTransaction(Map.of(read, offset), new ConsumerGroupMetadata(group));
                 if (commits) {
                     producer.commitTransaction();
                 } else {
                     producer.abortTransaction();
                 }
+                for (int partition = 0; partition < 2; partition++) {
+                    if (!commits) {
+                        var lost = logs.get(partition).pollLastEntry();
+                        aborted.get(partition).put(lost.getKey(), lost.getValue());
+                    }
+                    // The marker.
+                    next[partition]++;
+                }
+                var committed = reader.committed(Set.of(read)).get(read);
+                same(3L, committed.offset(), "committed");
+                same("metadata", committed.metadata(), "with the offset");
             }
         }
     }
 
-    private static void consume(String name, Map<String, Object> more) {
-        var consumer = consumer(name, more);
-        consumer.subscribe(List.of(topic));
-        int seen = 0;
-        long deadline = System.currentTimeMillis() + 6000;
-        while (seen < 8 && System.currentTimeMillis() < deadline) {
-            seen += consumer.poll(Duration.ofMillis(100)).count();
+    private void consume(String name, Map<String, Object> more) throws Exception {
+        var found = List.of(new TreeMap<Long, String>(), new TreeMap<Long, String>());
+        var wanted = new ArrayList<TreeMap<Long, String>>();
+        for (int partition = 0; partition < 2; partition++) {
+            wanted.add(new TreeMap<>(logs.get(partition)));
+            if (!more.containsKey("isolation.level")) {
+                wanted.get(partition).putAll(aborted.get(partition));
+            }
         }
-        // Some heartbeats, and fetches within a session.
-        for (int n = 0; n < 6; n++) {
-            consumer.poll(Duration.ofMillis(100));
+        try (var consumer = consumer(name, more)) {
+            consumer.subscribe(List.of(topic));
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(WAIT_S);
+            while (found.get(0).size() < wanted.get(0).size() || found.get(1).size() < wanted.get(1).size()) {
+                holds(System.nanoTime() < deadline, "records to come: " + found);
+                keep(consumer.poll(POLL), found);
+            }
+            // Some heartbeats, and fetches within a session.
+            for (int n = 0; n < 6; n++) {
+                keep(consumer.poll(POLL), found);
+            }
+            same(wanted, found, "records");
+            consumer.commitSync();
+            consumer.committed(consumer.assignment()).forEach((partition, committed) ->
+                same(next[partition.partition()], committed.offset(), "committed of " + partition));
         }
-        consumer.commitSync();
-        consumer.committed(consumer.assignment());
-        consumer.close();
+    }
+
+    private void keep(ConsumerRecords<byte[], byte[]> records, List<TreeMap<Long, String>> found) {
+        for (var record : records) {
+            String said = said(record.timestamp(), record.key(), record.value(), record.headers());
+            String twice = found.get(record.partition()).put(record.offset(), said);
+            same(null, twice, "read before at " + record.offset());
+        }
     }
 
     /// A position that the log does not hold, times, epochs.
-    private static void beyond() {
+    private void beyond() throws Exception {
         var partition = new TopicPartition(topic, 0);
         try (var consumer = consumer("beyond", Map.of("group.id", "beyond" + topic))) {
             consumer.assign(List.of(partition));
             consumer.seek(partition, new OffsetAndMetadata(1, Optional.of(0), ""));
-            consumer.poll(Duration.ofMillis(300));
+            first(consumer, 1);
             consumer.seek(partition, 1_000_000);
-            consumer.poll(Duration.ofMillis(300));
-            consumer.offsetsForTimes(Map.of(partition, TIMESTAMP));
-            consumer.listTopics();
-            consumer.partitionsFor(topic);
+            first(consumer, 0);
+            var time = consumer.offsetsForTimes(Map.of(partition, TIMESTAMP)).get(partition);
+            same(0L, time.offset(), "offset by time");
+            same(TIMESTAMP, time.timestamp(), "its time");
+            same(2, consumer.listTopics().get(topic).size(), "partitions listed");
+            same(2, consumer.partitionsFor(topic).size(), "partitions");
         }
     }
 
-    private static void topics() {
-        admin("create-topics", admin -> {
-            var assigned = new NewTopic(topic + "-assigned", Map.of(0, List.of(1), 1, List.of(1)));
-            get(admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1).configs(
-                Map.of("retention.ms", "100000000")), assigned)).all());
-            get(admin.createTopics(List.of(new NewTopic(topic + "-default", Optional.empty(),
-                Optional.empty()))).all());
-        });
-        admin("create-again", admin -> get(admin.createTopics(
-            List.of(new NewTopic(topic, 1, (short) 1)), new CreateTopicsOptions().validateOnly(true)).all()));
-        admin("create-partitions", admin -> get(admin.createPartitions(
-            Map.of(topic + "-assigned", NewPartitions.increaseTo(3, List.of(List.of(1))))).all()));
-        admin("describe-topics", admin -> get(admin.describeTopics(List.of(topic, topic + "-assigned"))
-            .allTopicNames()));
-        admin("describe-missing", admin -> get(admin.describeTopics(List.of("missing")).allTopicNames()));
-        admin("describe-id", admin -> get(admin.describeTopics(
-            TopicCollection.ofTopicIds(List.of(Uuid.randomUuid()))).allTopicIds()));
-        admin("list-topics", admin -> get(admin.listTopics(new ListTopicsOptions().listInternal(true)).names()));
-        admin("describe-cluster", admin -> {
-            var options = new DescribeClusterOptions().includeAuthorizedOperations(true);
-            get(admin.describeCluster(options).nodes());
-            get(admin.describeCluster(new DescribeClusterOptions().includeFencedBrokers(true)).nodes());
-        });
-        admin("describe-features", admin -> get(admin.describeFeatures().featureMetadata()));
+    private void first(Consumer<byte[], byte[]> consumer, long offset) throws Exception {
+        var records = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+        until(() -> {
+            consumer.poll(POLL).forEach(records::add);
+            return !records.isEmpty();
+        }, "records from " + offset);
+        same(offset, records.get(0).offset(), "first offset");
     }
 
-    private static void groups() {
-        String classic = "classic" + topic;
-        String protocol = "protocol" + topic;
-        var partition = new TopicPartition(topic, 0);
-        var members = new ArrayList<KafkaConsumer<byte[], byte[]>>();
-        for (String name : List.of("classic", "protocol")) {
-            step("member-" + name, () -> {
-                var consumer = consumer("member-" + name, Map.of("group.id", name + topic,
-                    "group.protocol", name.equals("protocol") ? "consumer" : "classic"));
-                members.add(consumer);
-                consumer.subscribe(List.of(topic));
-                for (int n = 0; n < 6; n++) {
-                    consumer.poll(Duration.ofMillis(100));
-                }
-            });
-        }
-        admin("list-groups", admin -> {
-            get(admin.listGroups().all());
-            get(admin.listConsumerGroups(new ListConsumerGroupsOptions()
-                .inGroupStates(Set.of(org.apache.kafka.common.GroupState.STABLE))).all());
-        });
-        for (String group : List.of(classic, protocol, "missing")) {
-            admin("describe-groups", admin -> get(admin.describeConsumerGroups(List.of(group),
-                new DescribeConsumerGroupsOptions().includeAuthorizedOperations(true)).all()));
-            admin("describe-classic", admin -> get(admin.describeClassicGroups(List.of(group)).all()));
-        }
-        members.forEach(consumer -> step("close", consumer::close));
-        admin("remove-members", admin -> get(admin.removeMembersFromConsumerGroup("static" + topic,
-            new RemoveMembersFromConsumerGroupOptions(
-                Set.of(new MemberToRemove("instance")))).all()));
-        admin("list-offsets", admin -> {
-            for (OffsetSpec spec : List.of(OffsetSpec.earliest(), OffsetSpec.latest(),
-                    OffsetSpec.forTimestamp(TIMESTAMP), OffsetSpec.maxTimestamp(),
-                    OffsetSpec.earliestLocal(), OffsetSpec.latestTiered())) {
-                step("list-offsets", () -> get(admin.listOffsets(Map.of(partition, spec)).all()));
-            }
-        });
-        admin("group-offsets", admin -> {
-            get(admin.listConsumerGroupOffsets(classic).partitionsToOffsetAndMetadata());
-            var both = Map.of(classic, new ListConsumerGroupOffsetsSpec(),
-                protocol, new ListConsumerGroupOffsetsSpec().topicPartitions(List.of(partition)));
-            get(admin.listConsumerGroupOffsets(both).all());
-        });
-        admin("alter-offsets", admin -> get(admin.alterConsumerGroupOffsets(classic,
-            Map.of(partition, new OffsetAndMetadata(2, "by hand"))).all()));
-        admin("delete-offsets", admin -> get(admin.deleteConsumerGroupOffsets(classic,
-            Set.of(partition)).all()));
-        admin("delete-groups", admin -> get(admin.deleteConsumerGroups(
-            List.of(classic, protocol, "missing")).all()));
-    }
-
-    private static void settings() {
-        var resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
-        admin("describe-configs", admin -> get(admin.describeConfigs(List.of(resource),
-            new DescribeConfigsOptions().includeSynonyms(true)).all()));
-        admin("describe-documented", admin -> get(admin.describeConfigs(
-            List.of(new ConfigResource(ConfigResource.Type.GROUP, "classic" + topic)),
-            new DescribeConfigsOptions().includeDocumentation(true)).all()));
-        admin("alter-configs", admin -> get(admin.incrementalAlterConfigs(Map.of(resource, List.of(
-            new AlterConfigOp(new ConfigEntry("retention.ms", "1000000"), AlterConfigOp.OpType.SET),
-            new AlterConfigOp(new ConfigEntry("segment.bytes", ""), AlterConfigOp.OpType.DELETE)))).all()));
-        admin("alter-wrongly", admin -> get(admin.incrementalAlterConfigs(Map.of(resource, List.of(
-            new AlterConfigOp(new ConfigEntry("no.such", "1"), AlterConfigOp.OpType.SET))),
-            new AlterConfigsOptions().validateOnly(true)).all()));
-        admin("config-resources", admin -> get(admin.listConfigResources().all()));
-        admin("client-metrics", admin -> get(admin.listConfigResources(
-            Set.of(ConfigResource.Type.CLIENT_METRICS), new ListConfigResourcesOptions()).all()));
-        admin("log-dirs", admin -> get(admin.describeLogDirs(List.of(1)).allDescriptions()));
-        admin("describe-acls", admin -> get(admin.describeAcls(AclBindingFilter.ANY).values()));
-        admin("elect-leaders", admin -> get(admin.electLeaders(ElectionType.PREFERRED,
-            Set.of(new TopicPartition(topic, 0))).all()));
-        admin("reassignments", admin -> {
-            get(admin.listPartitionReassignments().reassignments());
-            get(admin.listPartitionReassignments(Set.of(new TopicPartition(topic, 0))).reassignments());
-        });
-    }
-
-    private static void transactions() {
+    /// One is left open, so that there is something to see and to end.
+    private void transactions() {
         var partition = new TopicPartition(topic, 0);
         step("open-transaction", () -> {
-            // Left open, so that there is something to see and to end.
             var producer = producer("open-transaction", Map.of("transactional.id", "open" + topic));
             producer.initTransactions();
             producer.beginTransaction();
-            producer.send(record(0, "left", "open")).get(WAIT_S, TimeUnit.SECONDS);
+            acknowledged(send(producer, List.of(record(0, "left", "open"))), true);
+            admin("stable-offset", admin -> {
+                var committed = new ListOffsetsOptions(IsolationLevel.READ_COMMITTED);
+                var asked = Map.of(partition, OffsetSpec.latest());
+                same(next[0] - 1, get(admin.listOffsets(asked, committed).all()).get(partition).offset(),
+                    "last stable offset");
+            });
+            admin("list-transactions", admin -> {
+                var one = get(admin.listTransactions().all()).stream()
+                    .filter(t -> t.transactionalId().equals("open" + topic)).findFirst();
+                same(TransactionState.ONGOING, one.get().state(), "state");
+            });
+            admin("list-ongoing", admin -> holds(get(admin.listTransactions(new ListTransactionsOptions()
+                .filterStates(Set.of(TransactionState.ONGOING))).all()).stream()
+                .anyMatch(t -> t.transactionalId().equals("open" + topic)), "is listed"));
+            admin("list-long", admin -> holds(get(admin.listTransactions(new ListTransactionsOptions()
+                .filterOnDuration(3_600_000)).all()).stream()
+                .noneMatch(t -> t.transactionalId().equals("open" + topic)), "open for an hour"));
+            admin("list-by-pattern", admin -> {
+                var found = get(admin.listTransactions(new ListTransactionsOptions()
+                    .filterOnTransactionalIdPattern("open" + topic + "|nobody.*")).all());
+                same(1, found.size(), "by pattern");
+            });
+            admin("describe-transactions", admin -> {
+                var one = get(admin.describeTransactions(List.of("open" + topic)).all()).get("open" + topic);
+                same(TransactionState.ONGOING, one.state(), "state");
+                same(Set.of(partition), one.topicPartitions(), "partitions");
+                same(60_000L, one.transactionTimeoutMs(), "timeout");
+            });
+            admin("describe-no-transaction", admin -> refused(
+                org.apache.kafka.common.errors.TransactionalIdNotFoundException.class,
+                () -> get(admin.describeTransactions(List.of("missing" + topic)).all())));
             admin("describe-producers", admin -> {
                 var states = get(admin.describeProducers(List.of(partition)).all());
                 var open = states.get(partition).activeProducers().stream()
-                    .filter(p -> p.currentTransactionStartOffset().isPresent()).findFirst();
-                get(admin.abortTransaction(new AbortTransactionSpec(partition, open.get().producerId(),
-                    (short) open.get().producerEpoch(), open.get().coordinatorEpoch().orElse(0))).all());
+                    .filter(p -> p.currentTransactionStartOffset().isPresent()).findFirst().get();
+                same(next[0] - 1, open.currentTransactionStartOffset().getAsLong(), "start of the transaction");
+                get(admin.abortTransaction(new AbortTransactionSpec(partition, open.producerId(),
+                    (short) open.producerEpoch(), open.coordinatorEpoch().orElse(0))).all());
+                next[0]++;
+                states = get(admin.describeProducers(List.of(partition)).all());
+                holds(states.get(partition).activeProducers().stream()
+                    .allMatch(p -> p.currentTransactionStartOffset().isEmpty()), "none is open");
             });
-            admin("list-transactions", admin -> {
-                get(admin.listTransactions().all());
-                get(admin.listTransactions(new ListTransactionsOptions()
-                    .filterStates(Set.of(TransactionState.ONGOING)).filterOnDuration(1)).all());
-            });
-            admin("list-by-pattern", admin -> get(admin.listTransactions(new ListTransactionsOptions()
-                .filterOnTransactionalIdPattern("open.*")).all()));
-            admin("describe-transactions", admin -> get(admin.describeTransactions(
-                List.of("open" + topic)).all()));
-            admin("describe-no-transaction", admin -> get(admin.describeTransactions(
-                List.of("missing")).all()));
             admin("fence", admin -> get(admin.fenceProducers(List.of("open" + topic)).all()));
-            step("fenced", producer::commitTransaction);
+            step("fenced", () -> {
+                try {
+                    producer.commitTransaction();
+                } catch (ProducerFencedException | InvalidProducerEpochException fenced) {
+                    return;
+                }
+                throw new AssertionError("it may commit");
+            });
+            step("taken-over", () -> {
+                try (var successor = producer("taken-over", Map.of("transactional.id", "open" + topic))) {
+                    successor.initTransactions();
+                    successor.beginTransaction();
+                    successor.send(record(0, "by", "successor")).get(WAIT_S, TimeUnit.SECONDS);
+                    successor.commitTransaction();
+                }
+            });
         });
-    }
-
-    private static void ends() {
-        admin("delete-records", admin -> get(admin.deleteRecords(Map.of(
-            new TopicPartition(topic, 0), RecordsToDelete.beforeOffset(2),
-            new TopicPartition(topic, 1), RecordsToDelete.beforeOffset(1_000_000))).all()));
-        admin("delete-topics", admin -> {
-            get(admin.deleteTopics(List.of(topic + "-default")).all());
-            get(admin.deleteTopics(List.of("missing")).all());
-        });
-        admin("delete-id", admin -> {
-            var described = get(admin.describeTopics(List.of(topic + "-assigned")).allTopicNames());
-            get(admin.deleteTopics(TopicCollection.ofTopicIds(
-                List.of(described.get(topic + "-assigned").topicId()))).all());
+        admin("stable-again", admin -> {
+            var committed = new ListOffsetsOptions(IsolationLevel.READ_COMMITTED);
+            var asked = Map.of(partition, OffsetSpec.latest());
+            until(() -> get(admin.listOffsets(asked).all()).get(partition).offset()
+                == get(admin.listOffsets(asked, committed).all()).get(partition).offset(), "nothing to be open");
         });
     }
 }

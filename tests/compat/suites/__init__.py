@@ -14,9 +14,11 @@ from suites import (
     our_job,
     our_tests,
     rdkafka_tests,
+    refusals,
     replicas,
     rskafka_tests,
     security,
+    versions,
 )
 
 # These add cases to the suite `kafka-tools`.
@@ -36,4 +38,6 @@ SUITES = [
     mixed_groups.SUITE,
     security.SUITE,
     replicas.SUITE,
+    versions.SUITE,
+    refusals.SUITE,
 ]
