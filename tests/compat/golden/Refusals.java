@@ -95,7 +95,7 @@ public class Refusals extends Steps {
         try (var consumer = new KafkaShareConsumer<>(settings, new ByteArrayDeserializer(),
                 new ByteArrayDeserializer())) {
             consumer.subscribe(Set.of(source));
-            for (int n = 0; n < 100; n++) {
+            for (int n = 0; n < 300; n++) {
                 consumer.poll(POLL);
             }
         }
@@ -116,7 +116,7 @@ public class Refusals extends Steps {
                 return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
             });
             streams.start();
-            Throwable error = told.poll(WAIT_S, TimeUnit.SECONDS);
+            Throwable error = told.poll(2 * WAIT_S, TimeUnit.SECONDS);
             if (error != null) {
                 throw new ExecutionException(error);
             }
