@@ -10,29 +10,25 @@
 //! Invariants: what is counted is all that this process allocates, these clients included.
 //! Never: more than one test; another one's memory would be counted.
 
-use bytes::Bytes;
+mod over_tcp;
+
 use millstream_broker::{Broker, BrokerConfig};
 use millstream_log::{DiskStorage, Durability};
-use millstream_protocol::messages::create_topics::CreatableTopic;
 use millstream_protocol::messages::fetch::{FetchPartition, FetchTopic};
 use millstream_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use millstream_protocol::messages::*;
-use millstream_protocol::{
-    Compression, ErrorCode, Frame, ProducerStamp, RecordBatchBuilder, Request, decode_response,
-    encode_request,
-};
+use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatchBuilder};
+use over_tcp::{ask, connect, framed, new_topic, raise_descriptors};
 use peak_alloc::PeakAlloc;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
 const BUDGET_BYTES: usize = 16 * MIB;
 const REQUEST_BYTES: usize = 8 * MIB;
@@ -44,28 +40,6 @@ const IDLE_BYTES: usize = 24 << 10;
 const SLOW: usize = 40;
 /// The first batch of the topic.
 const SMALL_BATCH_BYTES: usize = 60_000;
-
-async fn connect(address: SocketAddr) -> TcpStream {
-    TcpStream::connect(address).await.expect("connects")
-}
-
-fn framed<R: Request>(version: i16, request: &R) -> Vec<u8> {
-    let frame = encode_request(version, 1, Some("pressure"), request).expect("encodes");
-    let bytes = frame.into_contiguous();
-    [&(bytes.len() as i32).to_be_bytes(), &bytes[..]].concat()
-}
-
-async fn ask<R: Request>(stream: &mut TcpStream, version: i16, request: &R) -> R::Response {
-    let asked = async {
-        stream.write_all(&framed(version, request)).await?;
-        let mut body = vec![0; stream.read_i32().await? as usize];
-        stream.read_exact(&mut body).await?;
-        Ok::<_, std::io::Error>(Frame::from_bytes(Bytes::from(body)))
-    };
-    let answer = tokio::time::timeout(PATIENCE, asked).await;
-    let frame = answer.expect("served in time").expect("not closed");
-    decode_response::<R>(frame, version).expect("decodes").1
-}
 
 fn produce(value_bytes: usize) -> ProduceRequest {
     let mut builder = RecordBatchBuilder::new(Compression::None);
@@ -138,30 +112,12 @@ async fn broker_with_a_topic(folder: &std::path::Path) -> (Broker, SocketAddr) {
     let broker = Broker::open(storage, config).await.expect("opens");
     let any = "127.0.0.1:0".parse().expect("an address");
     let address = broker.listen(any).await.expect("binds");
-    let topic = CreatableTopic {
-        name: "orders".to_owned(),
-        num_partitions: 1,
-        replication_factor: -1,
-        ..Default::default()
-    };
-    let topics = vec![topic];
     let create = CreateTopicsRequest {
-        topics,
+        topics: vec![new_topic("orders".to_owned(), 1)],
         ..Default::default()
     };
     ask(&mut connect(address).await, 7, &create).await;
     (broker, address)
-}
-
-/// Both ends of a thousand connections are in this process.
-fn raise_descriptors() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    setrlimit(Resource::Nofile, raised).expect("up to the hard limit");
 }
 
 /// What connections took since then, when it has come to rest.
