@@ -22,11 +22,23 @@ pub fn cpu_time() -> Duration {
 #[must_use]
 pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    status_bytes(&status, "VmHWM:")
+}
+
+fn status_bytes(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
     kibibytes
         .and_then(|text| text.trim().parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024)
+}
+
+/// Resident memory of a process that is its own, not pages of files, in bytes; zero where the
+/// system does not say.
+#[must_use]
+pub fn resident_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status_bytes(&status.unwrap_or_default(), "RssAnon:")
 }
 
 /// Median and 99th percentile of `count` appends of 4 KiB with one fdatasync each, in milliseconds.
