@@ -1,8 +1,9 @@
 //! The broker's clock: wall time as a base plus tokio's elapsed time, so that virtual time moves it
 //! too.
 //!
-//! Invariants: never goes backwards while the process runs.
-//! Never: jumps with the machine's wall clock (a step of an hour aborts no transaction).
+//! Invariants: `now_ms` never goes backwards while the process runs; `wall_ms` is never behind it.
+//! Never: lets a deadline jump with the machine's wall clock (a step of an hour aborts no
+//! transaction), or a machine's sleep make the times of new records look like the future.
 
 use tokio::time::Instant;
 
@@ -11,20 +12,14 @@ use tokio::time::Instant;
 pub struct Clock {
     base_ms: i64,
     started: Instant,
+    /// Where wall time is looked up anew; nowhere for a clock that a simulation controls.
+    wall: Option<fn() -> i64>,
 }
 
 impl Clock {
     /// A clock that starts at the machine's wall time.
     pub fn system() -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the seam itself: the only look at wall time"
-        )]
-        let now = std::time::SystemTime::now();
-        let since_epoch = now
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        Self::starting_at(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+        Self::starting_at(system_ms()).with_wall(system_ms)
     }
 
     /// A clock that shows `base_ms` now and runs with tokio's time, which a simulation controls.
@@ -32,14 +27,42 @@ impl Clock {
         Self {
             base_ms,
             started: Instant::now(),
+            wall: None,
         }
     }
 
-    /// Milliseconds since the Unix epoch.
+    pub(crate) fn with_wall(self, wall: fn() -> i64) -> Self {
+        Self {
+            wall: Some(wall),
+            ..self
+        }
+    }
+
+    /// Milliseconds since the Unix epoch by the machine's wall clock, where that is ahead: the
+    /// machine has slept since the start, or its clock was wrong then. For what records and commits
+    /// are stamped with and judged by; never for a deadline.
+    pub fn wall_ms(&self) -> i64 {
+        let now_ms = self.now_ms();
+        self.wall.map_or(now_ms, |wall| wall().max(now_ms))
+    }
+
+    /// Milliseconds since the Unix epoch, as they have passed since the start.
     pub fn now_ms(&self) -> i64 {
         let elapsed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.base_ms.saturating_add(elapsed)
     }
+}
+
+fn system_ms() -> i64 {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the seam itself: the only look at wall time"
+    )]
+    let now = std::time::SystemTime::now();
+    let since_epoch = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -51,6 +74,14 @@ mod tests {
     async fn virtual_time_moves_the_clock() {
         let clock = Clock::starting_at(1_000);
         tokio::time::advance(Duration::from_millis(250)).await;
-        assert_eq!(clock.now_ms(), 1_250);
+        assert_eq!((clock.now_ms(), clock.wall_ms()), (1_250, 1_250));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_is_ahead_counts_for_records_and_one_that_is_behind_does_not() {
+        for (wall, expected_ms) in [(|| 9_000, 9_000), (|| 500, 1_000)] as [(fn() -> i64, i64); 2] {
+            let clock = Clock::starting_at(1_000).with_wall(wall);
+            assert_eq!((clock.now_ms(), clock.wall_ms()), (1_000, expected_ms));
+        }
     }
 }

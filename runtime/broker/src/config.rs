@@ -194,26 +194,31 @@ impl Default for BrokerConfig {
 
 impl BrokerConfig {
     /// Gives a setting by Kafka's name: `advertised.listeners`, one of the group coordinator's
-    /// (`group.…`), or one that holds for topics without a setting of their own. Whether the value
-    /// can work is found when the broker is opened.
+    /// (`group.…`, `offsets.retention.minutes`), or one that holds for topics without a setting of
+    /// their own. Whether the value can work is found when the broker is opened.
     ///
     /// # Errors
-    /// Where a setting of the group coordinator is given no whole number, or
-    /// `advertised.listeners` other than one `PLAINTEXT://HOST:PORT` that a client can connect to.
+    /// Where there is no setting of that name, one of the group coordinator is given no whole
+    /// number, or `advertised.listeners` other than one `PLAINTEXT://HOST:PORT` that a client can
+    /// connect to.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), BrokerError> {
+        let number = |name| {
+            value.parse::<i32>().map_err(|_| BrokerError::Config {
+                name,
+                reason: format!("'{value}' is no whole number"),
+            })
+        };
         if name == ADVERTISED_LISTENERS {
             self.advertised = Some(advertised(value)?);
-            return Ok(());
+        } else if name == OFFSETS_RETENTION_MINUTES {
+            self.offsets_retention_ms = i64::from(number(OFFSETS_RETENTION_MINUTES)?) * 60_000;
+        } else if let Some((name, field)) = self.number(name) {
+            *field = number(name)?;
+        } else if log_settings().any(|(known, _)| known == name) {
+            self.log_settings.insert(name.to_owned(), value.to_owned());
+        } else {
+            return Err(unknown(name));
         }
-        let Some((name, number)) = self.number(name) else {
-            let value = value.to_owned();
-            self.log_settings.insert(name.to_owned(), value);
-            return Ok(());
-        };
-        *number = value.parse().map_err(|_| BrokerError::Config {
-            name,
-            reason: format!("'{value}' is no whole number"),
-        })?;
         Ok(())
     }
 
@@ -243,7 +248,7 @@ impl BrokerConfig {
 
     /// Refuses what cannot work, naming the setting.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
-        let positive: [(&'static str, i64); 13] = [
+        let positive: [(&'static str, i64); 14] = [
             ("connections.max.idle.ms", self.connections_max_idle_ms),
             ("log.cleaner.backoff.ms", self.log_cleaner_backoff_ms),
             ("num.partitions", self.num_partitions.into()),
@@ -281,6 +286,7 @@ impl BrokerConfig {
                 "offsets.retention.check.interval.ms",
                 self.offsets_retention_check_interval_ms,
             ),
+            (OFFSETS_RETENTION_MINUTES, self.offsets_retention_ms),
         ];
         for (name, value) in positive {
             if value <= 0 {
@@ -369,10 +375,7 @@ impl BrokerConfig {
         for (given, value) in &self.log_settings {
             let known = log_settings().find(|(name, _)| name == given);
             let Some((name, setting)) = known else {
-                return Err(BrokerError::Config {
-                    name: "log_settings",
-                    reason: format!("'{given}' is no setting of a broker for its topics"),
-                });
+                return Err(unknown(given));
             };
             setting
                 .plain(name, value)
@@ -422,6 +425,30 @@ fn advertised(value: &str) -> Result<(String, u16), BrokerError> {
     Ok((host.to_owned(), port))
 }
 
+/// A name under which nothing can be given. What a topic calls otherwise than its broker does is
+/// what is meant most often.
+fn unknown(name: &str) -> BrokerError {
+    let of_topics = SETTINGS.iter().find(|setting| setting.name == name);
+    let of_broker = of_topics.and_then(|setting| setting.broker);
+    let hint = match of_broker {
+        Some(of_broker) => format!("the broker's, for all topics, is {}", of_broker.name()),
+        None => {
+            let known = log_settings().map(|(known, _)| known);
+            let known: Vec<&str> = known.chain([MESSAGE_MAX_BYTES]).collect();
+            format!(
+                "there are {ADVERTISED_LISTENERS}, group.*, {OFFSETS_RETENTION_MINUTES} and, for \
+                 topics without one of their own, {}",
+                known.join(", ")
+            )
+        }
+    };
+    BrokerError::UnknownSetting {
+        name: name.to_owned(),
+        hint,
+    }
+}
+
+const OFFSETS_RETENTION_MINUTES: &str = "offsets.retention.minutes";
 /// A field of its own has this one.
 const MESSAGE_MAX_BYTES: &str = "message.max.bytes";
 
@@ -469,7 +496,7 @@ mod tests {
             ("group.consumer.session.timeout.ms", "44999"),
             ("group.consumer.max.heartbeat.interval.ms", "4999"),
             ("log.retention.ms", "soon"),
-            ("no.such", "1"),
+            ("offsets.retention.minutes", "0"),
         ] {
             let mut config = BrokerConfig::default();
             config.set(name, value).expect("is kept");
@@ -477,6 +504,27 @@ mod tests {
             let names = ["group.consumer.heartbeat.interval.ms", name];
             assert!(names.iter().any(|name| refused.contains(name)), "{refused}");
         }
+        for (name, hint) in [
+            ("no.such", "log.retention.ms"),
+            ("retention.ms", "is log.retention.ms"),
+            ("max.message.bytes", "is message.max.bytes"),
+        ] {
+            let refused = config.set(name, "1").expect_err("refused").to_string();
+            assert!(
+                refused.contains(&format!("no setting {name};")),
+                "{refused}"
+            );
+            assert!(refused.contains(hint), "{refused}");
+            let mut config = BrokerConfig::default();
+            config.log_settings.insert(name.to_owned(), "1".to_owned());
+            let at_open = config.validate().expect_err("refused").to_string();
+            assert_eq!(at_open, refused);
+        }
+        config
+            .set("offsets.retention.minutes", "2147483647")
+            .expect("minutes");
+        assert_eq!(config.offsets_retention_ms, 2_147_483_647 * 60_000);
+        config.validate().expect("it can work");
         let refused = config.set("group.min.session.timeout.ms", "x");
         let refused = refused.expect_err("no number").to_string();
         assert!(

@@ -46,6 +46,14 @@ pub enum BrokerError {
     /// The broker is being closed or has been halted.
     #[error("the broker has been stopped; open it again")]
     Stopped,
+    /// There is no such setting.
+    #[error("there is no setting {name}; {hint}")]
+    UnknownSetting {
+        /// As it was given.
+        name: String,
+        /// Which ones there are.
+        hint: String,
+    },
     /// A setting cannot be used.
     #[error("setting {name}: {reason}")]
     Config {
@@ -64,7 +72,9 @@ impl BrokerError {
             Self::CorruptCoordinatorLog { .. } | Self::Stopped => {
                 ErrorCode::COORDINATOR_NOT_AVAILABLE
             }
-            Self::Listen { .. } | Self::Config { .. } => ErrorCode::UNKNOWN_SERVER_ERROR,
+            Self::Listen { .. } | Self::Config { .. } | Self::UnknownSetting { .. } => {
+                ErrorCode::UNKNOWN_SERVER_ERROR
+            }
         }
     }
 }

@@ -88,7 +88,7 @@ impl Partition {
             Some(Halt::ForNow) => return Err(AppendFailure::Late),
             None => {}
         }
-        let appended = self.log.append(batches, origin, self.clock.now_ms())?;
+        let appended = self.log.append(batches, origin, self.clock.wall_ms())?;
         self.sync.request();
         Ok(appended)
     }

@@ -86,6 +86,12 @@ impl Resolutions {
         known.by_regex.insert(regex.to_owned(), found);
     }
 
+    /// Forgets all, as it does when there is more than it may remember.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Known::default();
+    }
+
     /// Held, it keeps new expressions from being matched.
     #[cfg(test)]
     pub(crate) async fn hold(&self) -> tokio::sync::OwnedMutexGuard<()> {

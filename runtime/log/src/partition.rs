@@ -151,6 +151,8 @@ pub struct ReadResult {
     pub aborted: Vec<AbortedTransaction>,
     /// As they were when the read began.
     pub offsets: LogOffsets,
+    /// Where to go on: behind the batches, or at the offset that was asked for if there are none.
+    pub next_offset: i64,
 }
 
 /// What is known about a producer.

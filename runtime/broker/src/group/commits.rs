@@ -306,8 +306,10 @@ impl Coordinator {
         if group.is_some_and(|group| !group.is_deserted()) {
             return Ok(());
         }
-        let empty_since_ms = group.filter(|group| group.protocol_type.is_some());
-        let empty_since_ms = empty_since_ms.map_or(i64::MIN, |group| group.state_since_ms);
+        let classic = group.filter(|group| group.protocol_type.is_some());
+        let classic_ms = classic.map(|group| group.state_since_ms);
+        let consumers_ms = state.empty_since_ms.get(group_id).copied();
+        let empty_since_ms = classic_ms.or(consumers_ms).unwrap_or(i64::MIN);
         let expired: Vec<(String, i32)> = state
             .offsets
             .committed(group_id)

@@ -13,7 +13,8 @@ use super::machine::Group;
 use super::shard::append_error;
 use super::state::GroupState;
 use super::subscription::subscribed_topics;
-use crate::node::Node;
+use crate::node::{Node, Stage};
+use crate::resolution::View;
 
 const CONSUMER: &str = "consumer";
 
@@ -50,12 +51,34 @@ impl Coordinator {
 
     /// OffsetDelete: forgets these partitions' offsets, but for topics that members read. Returns
     /// those topics, and the journal position that must be durable before the answer.
-    pub(crate) fn delete_offsets(
+    /// Cancellation-safe.
+    pub(crate) async fn delete_offsets(
         &self,
         node: &Node,
         group_id: &str,
         partitions: &[(String, i32)],
     ) -> Result<(BTreeSet<String>, u64), ErrorCode> {
+        let mut unresolved = BTreeSet::new();
+        loop {
+            let view = tokio::select! {
+                biased;
+                view = node.resolve(&unresolved) => view?,
+                () = node.reached(Stage::Draining) => return Err(ErrorCode::NOT_COORDINATOR),
+            };
+            match self.try_delete_offsets(node, group_id, partitions, &view)? {
+                Attempt::Answered(in_use, position) => return Ok((in_use, position)),
+                Attempt::Unresolved(expressions) => unresolved = expressions,
+            }
+        }
+    }
+
+    fn try_delete_offsets(
+        &self,
+        node: &Node,
+        group_id: &str,
+        partitions: &[(String, i32)],
+        topics: &View<'_>,
+    ) -> Result<Attempt, ErrorCode> {
         if group_id.is_empty() {
             return Err(ErrorCode::INVALID_GROUP_ID);
         }
@@ -67,19 +90,16 @@ impl Coordinator {
         let classic = state.groups.get(group_id);
         let subscribed = match state.consumers.get(group_id) {
             Some(group) => {
-                let resolutions = &node.partitions.resolutions;
                 let expressions = group.expressions();
-                let mut known = expressions.iter().map(|regex| resolutions.names(regex));
-                match known.all(|names| names.is_some()) {
-                    true => Subscribed::Topics(group.reads(&node.partitions)),
-                    // No member has been heard of since the start.
-                    false => Subscribed::Unknown,
+                if !topics.covers(&expressions) {
+                    return Ok(Attempt::Unresolved(expressions));
                 }
+                Subscribed::Topics(group.reads(topics))
             }
             None => classic.map_or(Ok(Subscribed::Nothing), subscribed)?,
         };
-        let topics = partitions.iter().map(|(topic, _)| topic.clone());
-        let in_use: BTreeSet<String> = topics.filter(|topic| subscribed.has(topic)).collect();
+        let named = partitions.iter().map(|(topic, _)| topic.clone());
+        let in_use: BTreeSet<String> = named.filter(|topic| subscribed.has(topic)).collect();
         let offsets = &state.offsets;
         let known = |(topic, index): &&(String, i32)| {
             offsets.get(group_id, topic, *index).is_some()
@@ -102,15 +122,23 @@ impl Coordinator {
                 state.offsets.remove(group_id, topic, *partition);
             }
         }
-        Ok((in_use, state.position))
+        Ok(Attempt::Answered(in_use, state.position))
     }
+}
+
+/// What has become of a request to delete offsets.
+enum Attempt {
+    /// The topics that members read, and what must be durable.
+    Answered(BTreeSet<String>, u64),
+    /// It can only be answered by who knows what these expressions match.
+    Unresolved(BTreeSet<String>),
 }
 
 /// What the members of a group read.
 enum Subscribed {
     Nothing,
     Topics(BTreeSet<String>),
-    /// A rebalance, or a subscription that cannot be read, or is not yet, leaves it open.
+    /// A rebalance, or a subscription that cannot be read, leaves it open.
     Unknown,
 }
 

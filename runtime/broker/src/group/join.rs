@@ -8,7 +8,7 @@ use bytes::Bytes;
 use millstream_protocol::ErrorCode;
 
 use super::event::{Join, Protocol, Reply, Step, SyncReply, Token};
-use super::machine::{Group, refuse_join};
+use super::machine::{Group, PendingJoin, refuse_join};
 use super::member::Member;
 use super::state::{GroupState, Reaction, Stimulus, react};
 use super::subscription::asks_for_the_same;
@@ -16,6 +16,9 @@ use super::subscription::asks_for_the_same;
 /// A new member whose join is parked this long is taken for gone: it has no id to send heartbeats
 /// with, and its connection may have been lost.
 const NEW_MEMBER_JOIN_TIMEOUT_MS: i64 = 5 * 60 * 1000;
+
+/// Most bytes of ids that a group has given out and not seen again: some thousands of ids.
+const PENDING_BYTES_MAX: usize = 512 << 10;
 
 impl Group {
     pub(super) fn join(&mut self, now_ms: i64, join: Join, step: &mut Step) {
@@ -69,13 +72,32 @@ impl Group {
             self.replace_static(now_ms, &predecessor, join, step);
         } else if join.group_instance_id.is_none() && join.requires_known_member_id {
             let member_id = join.candidate_member_id;
-            let forget_at_ms = now_ms.saturating_add(i64::from(join.session_timeout_ms));
-            self.pending_joins.insert(member_id.clone(), forget_at_ms);
+            self.keep_in_mind(now_ms, &member_id, join.session_timeout_ms);
             refuse_join(step, join.token, member_id, ErrorCode::MEMBER_ID_REQUIRED);
         } else {
             let member_id = join.candidate_member_id.clone();
             self.add_member(now_ms, member_id, join, step);
         }
+    }
+
+    /// Waits for an id that is given out now. Where there are too many, the oldest are forgotten:
+    /// whose id that was asks for another.
+    fn keep_in_mind(&mut self, now_ms: i64, member_id: &str, session_timeout_ms: i32) {
+        let mut bytes: usize = self.pending_joins.keys().map(String::len).sum();
+        while bytes + member_id.len() > PENDING_BYTES_MAX {
+            let oldest = self.pending_joins.iter();
+            let oldest = oldest.min_by_key(|(_, pending)| pending.given_at_ms);
+            let Some(oldest) = oldest.map(|(member_id, _)| member_id.clone()) else {
+                break;
+            };
+            bytes -= oldest.len();
+            self.pending_joins.remove(&oldest);
+        }
+        let pending = PendingJoin {
+            given_at_ms: now_ms,
+            forget_at_ms: now_ms.saturating_add(i64::from(session_timeout_ms)),
+        };
+        self.pending_joins.insert(member_id.to_owned(), pending);
     }
 
     fn join_with_id(&mut self, now_ms: i64, join: Join, step: &mut Step) {

@@ -50,6 +50,13 @@ pub(super) struct FirstGeneration {
     pub(super) member_added: bool,
 }
 
+/// An id that was given out to somebody who has not joined with it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PendingJoin {
+    pub(super) given_at_ms: i64,
+    pub(super) forget_at_ms: i64,
+}
+
 /// One classic group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -65,8 +72,8 @@ pub(crate) struct Group {
     pub(super) members: BTreeMap<String, Member>,
     /// Instance id to member id.
     pub(super) static_ids: BTreeMap<String, String>,
-    /// Ids that were given out and have not come back yet, with the time when they are forgotten.
-    pub(super) pending_joins: BTreeMap<String, i64>,
+    /// Ids that were given out and have not come back yet.
+    pub(super) pending_joins: BTreeMap<String, PendingJoin>,
     /// Members of the generation that have not asked for their assignment yet.
     pub(super) pending_syncs: BTreeSet<String>,
     /// The rebalance began in an empty group, so there is nobody to wait for.
@@ -99,6 +106,22 @@ impl Group {
 
     pub(crate) fn state(&self) -> GroupState {
         self.state
+    }
+
+    /// A copy to which an event may happen. It has the ids that were given out, and this one has
+    /// none of them until it is replaced, or takes them back: they are written down nowhere, and
+    /// may be many.
+    pub(super) fn copy_to_change(&mut self) -> Self {
+        let pending_joins = std::mem::take(&mut self.pending_joins);
+        Group {
+            pending_joins,
+            ..self.clone()
+        }
+    }
+
+    /// What was changed is not to be: this group goes on with its ids.
+    pub(super) fn take_pending_joins(&mut self, changed: Self) {
+        self.pending_joins = changed.pending_joins;
     }
 
     /// Nobody is in the group or about to join.

@@ -684,3 +684,42 @@ fn a_deleted_group_must_be_empty_and_answers_nobody_afterwards() {
     let dead = ErrorCode::COORDINATOR_NOT_AVAILABLE;
     assert_eq!(room.group.validate_commit(&claim("", -1), false), Err(dead));
 }
+
+#[test]
+fn ids_that_nobody_joins_with_are_bounded_and_the_oldest_are_forgotten_first() {
+    let mut room = Room::new();
+    let give = |room: &mut Room, id: String| {
+        room.now_ms += 1;
+        room.send_join(|join| {
+            join.requires_known_member_id = true;
+            join.candidate_member_id = id;
+            join.session_timeout_ms = 1_800_000;
+        });
+    };
+    for number in 0..10_000 {
+        give(&mut room, format!("{number:0>1000}"));
+    }
+    let kept: Vec<_> = room.group.pending_joins.keys().cloned().collect();
+    let bytes: usize = kept.iter().map(String::len).sum();
+    assert!(bytes <= 512 << 10, "{bytes}");
+    assert_eq!(kept.last(), Some(&format!("{:0>1000}", 9_999)));
+    assert_eq!(kept.len(), (512 << 10) / 1_000);
+    // One that is larger than all of them has its place, too.
+    give(&mut room, "x".repeat(600 << 10));
+    assert_eq!(room.group.pending_joins.len(), 1);
+}
+
+#[test]
+fn a_group_that_is_to_change_hands_over_the_ids_that_it_has_given_out_and_may_get_them_back() {
+    let mut room = Room::new();
+    room.send_join(|join| {
+        join.requires_known_member_id = true;
+        join.candidate_member_id = "given".to_owned();
+    });
+    let before = room.group.clone();
+    let copy = room.group.copy_to_change();
+    assert_eq!(copy, before);
+    assert!(room.group.pending_joins.is_empty(), "moved, not copied");
+    room.group.take_pending_joins(copy);
+    assert_eq!(room.group, before);
+}

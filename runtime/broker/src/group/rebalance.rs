@@ -20,7 +20,8 @@ impl Group {
             .members
             .values()
             .filter_map(|member| member.expires_at_ms());
-        let pending = self.pending_joins.values().copied();
+        let pending = self.pending_joins.values();
+        let pending = pending.map(|pending| pending.forget_at_ms);
         members
             .chain(pending)
             .chain(self.join_deadline_ms)
@@ -31,7 +32,7 @@ impl Group {
     pub(super) fn tick(&mut self, now_ms: i64, step: &mut Step) {
         let pending_before = self.pending_joins.len();
         self.pending_joins
-            .retain(|_, forget_at_ms| *forget_at_ms > now_ms);
+            .retain(|_, pending| pending.forget_at_ms > now_ms);
         if self.pending_joins.len() < pending_before {
             self.maybe_complete_join(now_ms, step);
         }

@@ -164,6 +164,6 @@ impl Replay {
         });
         let consumers = consumers.collect();
         let groups = self.groups.into_iter().map(group).collect();
-        ShardState::loaded(groups, consumers, self.offsets)
+        ShardState::loaded(groups, consumers, self.offsets, now_ms)
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct ShardState {
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) consumers: BTreeMap<String, ConsumerGroup>,
     pub(super) offsets: Offsets,
+    /// Since when each consumer group without members has had none, as far as this start knows.
+    pub(super) empty_since_ms: BTreeMap<String, i64>,
     /// The journal position after the last append of offsets, groups or markers.
     pub(super) position: u64,
     /// The journal position after the last append of a group.
@@ -98,8 +100,8 @@ impl Shard {
             state.deliver(step);
             return Ok(None);
         }
-        let mut group = match state.groups.get(group_id) {
-            Some(group) => group.clone(),
+        let mut group = match state.groups.get_mut(group_id) {
+            Some(group) => group.copy_to_change(),
             None => Group::new(group_id, limits, now_ms),
         };
         let step = group.apply(now_ms, event);
@@ -109,8 +111,12 @@ impl Shard {
                 group: group_id.to_owned(),
                 value,
             };
-            self.append(state, &[record], now_ms)
-                .map_err(append_error)?;
+            if let Err(error) = self.append(state, &[record], now_ms) {
+                if let Some(unchanged) = state.groups.get_mut(group_id) {
+                    unchanged.take_pending_joins(group);
+                }
+                return Err(append_error(error));
+            }
             state.group_position = state.position;
         }
         let deadline_ms = group.next_deadline_ms();
@@ -153,6 +159,13 @@ impl Shard {
         if classic {
             state.groups.remove(group_id);
         }
+        match &after {
+            Some(group) if group.members.is_empty() => {
+                let since_ms = &mut state.empty_since_ms;
+                since_ms.entry(group_id.to_owned()).or_insert(now_ms);
+            }
+            _ => drop(state.empty_since_ms.remove(group_id)),
+        }
         match after {
             Some(after) => state.consumers.insert(group_id.to_owned(), after),
             None => state.consumers.remove(group_id),
@@ -167,8 +180,13 @@ impl ShardState {
         groups: BTreeMap<String, Group>,
         consumers: BTreeMap<String, ConsumerGroup>,
         offsets: Offsets,
+        now_ms: i64,
     ) -> Self {
+        let empty = consumers
+            .iter()
+            .filter(|(_, group)| group.members.is_empty());
         ShardState {
+            empty_since_ms: empty.map(|(id, _)| (id.clone(), now_ms)).collect(),
             groups,
             consumers,
             offsets,

@@ -54,7 +54,9 @@ pub(crate) async fn handle(
         };
         outcomes.push((topic.name, planned));
     }
-    if !request.validate_only {
+    if request.validate_only {
+        refuse_collisions(node, &mut outcomes);
+    } else {
         create(node, &mut outcomes).await;
     }
     let answers = outcomes.into_iter();
@@ -109,6 +111,20 @@ async fn create(node: &Arc<Node>, outcomes: &mut [(String, Outcome)]) {
             (Ok(entry), Ok((id, _))) => *id = entry.id,
             (Ok(_), Err(_)) => {}
             (Err(code), outcome) => *outcome = Err(not_created(name, code)),
+        }
+    }
+}
+
+/// What creating would refuse: a name that differs from a topic's, or from one of the request that
+/// comes before it, in '.' and '_' only.
+fn refuse_collisions(node: &Node, outcomes: &mut [(String, Outcome)]) {
+    let folded = |name: &str| name.replace('.', "_");
+    let names = node.partitions.names();
+    let mut taken: BTreeSet<String> = names.iter().map(|name| folded(name)).collect();
+    let planned = outcomes.iter_mut().filter(|(_, planned)| planned.is_ok());
+    for (name, outcome) in planned {
+        if !taken.insert(folded(name)) {
+            *outcome = Err(not_created(name, ErrorCode::INVALID_TOPIC_EXCEPTION));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! DescribeConfigs 1–4, for topics, for this broker and for groups.
 //!
-//! Deviations: settings of client metrics and loggers do not exist.
+//! Deviations: settings of client metrics and loggers do not exist. An answer has a budget in
+//! bytes; resources beyond it are refused.
 //!
 //! Invariants: a topic's settings are the effective ones, each with where it comes from and, where
 //! that is asked for, where it would come from otherwise.
@@ -25,6 +26,10 @@ use std::sync::Arc;
 /// How many resources are described before other tasks get the thread.
 const SLICE: usize = 64;
 
+/// What the settings in one answer may take. Three thousand topics with everything that can be
+/// asked for are less.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
 /// Describes each resource of the request, once. What is repeated is refused, and so is more than
 /// there can be: an answer is a thousand times as large as what asks for it.
 pub(crate) async fn handle(
@@ -35,6 +40,7 @@ pub(crate) async fn handle(
     let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
     let mut results = Vec::new();
     let (mut described, mut groups) = (BTreeSet::new(), 0);
+    let mut bytes = 0;
     for (count, resource) in request.resources.into_iter().enumerate() {
         if count % SLICE == SLICE - 1 {
             tokio::task::yield_now().await;
@@ -45,6 +51,9 @@ pub(crate) async fn handle(
             Err(Refused::invalid(message))
         } else if groups > GROUPS_MAX {
             let message = format!("the request names more than {GROUPS_MAX} groups");
+            Err(Refused::invalid(message))
+        } else if bytes > ANSWER_BYTES_MAX {
+            let message = "the answer would be too large; ask for fewer resources at once";
             Err(Refused::invalid(message))
         } else {
             Ok(())
@@ -57,6 +66,7 @@ pub(crate) async fn handle(
             if !documentation {
                 config.documentation = None;
             }
+            bytes += size_bytes(config);
         }
         results.push(result);
     }
@@ -64,6 +74,14 @@ pub(crate) async fn handle(
         results,
         ..Default::default()
     }
+}
+
+/// What a setting takes in an answer, about.
+fn size_bytes(config: &DescribeConfigsResourceResult) -> usize {
+    let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let synonyms = config.synonyms.iter();
+    let synonyms = synonyms.map(|synonym| synonym.name.len() + of(&synonym.value) + 8);
+    config.name.len() + of(&config.value) + of(&config.documentation) + synonyms.sum::<usize>() + 16
 }
 
 /// What two names of one resource have in common.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read ─enough─▶ answer
-//!   └─▶ register with every partition ─▶ read again ─enough─▶ answer
+//!   └─▶ register with every partition ─▶ look at what is new ─enough─▶ read, answer
 //!                                            ▲  └─▶ wait ─deadline─▶ read, answer
 //!                                            └── a partition moved ──┘
 //! ```
@@ -40,6 +40,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+
+mod seen;
+
+use seen::Seen;
 
 /// The most that one answer carries, whatever the client asks for: Kafka's `fetch.max.bytes` of the
 /// broker.
@@ -113,13 +117,13 @@ pub(crate) async fn handle(
         let partitions = partitions.filter_map(|target| target.partition.as_ref().ok());
         let _registrations: Vec<_> = partitions.map(|p| p.register(&waiter)).collect();
         let mut ended = false;
+        let mut seen = Seen::new(&targets);
         answer = loop {
             context.may_be_large().await;
-            let found = read(&targets, bytes_max, isolation);
-            if ended || enough(&found) {
-                break found;
+            seen.look(&targets, isolation);
+            if ended || seen.is_enough(bytes_min) {
+                break read(&targets, bytes_max, isolation);
             }
-            drop(found);
             tokio::select! {
                 biased;
                 () = waiter.notified() => {}

@@ -2,7 +2,8 @@
 //!
 //! Deviations: a restarted static member whose subscription changed rebalances the group (Kafka
 //! looks at the chosen protocol's name only). The first generation is not delayed unless
-//! configured. A repeated join answers the one before with REBALANCE_IN_PROGRESS.
+//! configured. A repeated join answers the one before with REBALANCE_IN_PROGRESS. A member whose
+//! metadata are larger than 4 MiB is refused with INVALID_REQUEST.
 //!
 //! Invariants: the connection's end ends the wait, not the join.
 //! Invariants: the connection's next request begins once the group has the event, so heartbeats
@@ -12,10 +13,14 @@
 use crate::dispatch::RequestContext;
 use crate::group::{Join, JoinReply, Protocol, Token};
 use crate::node::Node;
+use bytes::Bytes;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::join_group::JoinGroupResponseMember;
 use millstream_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use std::sync::Arc;
+
+/// What a member may say about itself. The group keeps it for as long as it has the member.
+const METADATA_BYTES_MAX: usize = 4 << 20;
 
 /// Joins, and answers when the generation exists.
 pub(crate) async fn handle(
@@ -35,6 +40,13 @@ pub(crate) async fn handle(
             request.member_id,
             ErrorCode::INVALID_SESSION_TIMEOUT,
         );
+    }
+    let metadata_bytes: usize = (request.protocols.iter())
+        .map(|protocol| protocol.metadata.len() + protocol.name.len())
+        .sum();
+    if metadata_bytes > METADATA_BYTES_MAX {
+        tracing::debug!(group_id = request.group_id, metadata_bytes, "join refused");
+        return refused(version, request.member_id, ErrorCode::INVALID_REQUEST);
     }
     // Version 0 has one timeout for both.
     let rebalance_timeout_ms = if version >= 1 {
@@ -58,7 +70,8 @@ pub(crate) async fn handle(
         protocols: protocols
             .map(|protocol| Protocol {
                 name: protocol.name,
-                metadata: protocol.metadata,
+                // By itself, not as a part of the frame, which may be much larger.
+                metadata: Bytes::copy_from_slice(&protocol.metadata),
             })
             .collect(),
     };

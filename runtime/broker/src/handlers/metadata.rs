@@ -98,6 +98,10 @@ async fn create_missing(
             configs: BTreeMap::new(),
         })
         .collect();
+    if missing.is_empty() {
+        // Nothing to wait for, whatever changes meanwhile.
+        return BTreeMap::new();
+    }
     let names: Vec<String> = missing.iter().map(|topic| topic.name.clone()).collect();
     let created = node.create_topics(missing).await;
     let refused = names.into_iter().zip(created);

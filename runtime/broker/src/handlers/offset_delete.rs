@@ -28,7 +28,8 @@ pub(crate) async fn handle(
         .filter(|(topic, index)| node.partition(topic, *index).is_some())
         .collect();
     let group_id = &request.group_id;
-    let deleted = match node.groups.delete_offsets(node, group_id, &partitions) {
+    let deleted = node.groups.delete_offsets(node, group_id, &partitions);
+    let deleted = match deleted.await {
         Ok((refused, position)) => {
             let durable = node.groups.durable(node, position).await;
             durable.map(|()| refused)

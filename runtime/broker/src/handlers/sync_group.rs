@@ -6,6 +6,7 @@
 use crate::dispatch::RequestContext;
 use crate::group::{MemberClaim, Sync, SyncReply, Token};
 use crate::node::Node;
+use bytes::Bytes;
 use millstream_protocol::ErrorCode;
 use millstream_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 use std::sync::Arc;
@@ -44,7 +45,8 @@ pub(crate) async fn handle(
         protocol_type: request.protocol_type,
         protocol: request.protocol_name,
         assignments: assignments
-            .map(|given| (given.member_id, given.assignment))
+            // By itself, not as a part of the frame, which may be much larger.
+            .map(|given| (given.member_id, Bytes::copy_from_slice(&given.assignment)))
             .collect(),
     };
     let group_id = request.group_id;

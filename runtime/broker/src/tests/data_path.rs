@@ -4,13 +4,17 @@
 //! Never: looks at the log behind the broker's back.
 
 use super::harness::*;
+use crate::{Broker, BrokerConfig, Clock};
 use bytes::Bytes;
+use millstream_log::MemoryStorage;
 use millstream_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use millstream_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use millstream_protocol::messages::*;
-use millstream_protocol::{ErrorCode, ProducerStamp, Uuid};
+use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatchBuilder, Uuid};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -430,4 +434,30 @@ async fn the_epoch_of_an_empty_partition_is_known_and_a_later_one_is_not() {
         assert_eq!(end.error_code, ErrorCode::NONE);
         assert_eq!((end.leader_epoch, end.end_offset), found, "{leader_epoch}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_machine_has_slept_records_of_the_present_are_taken_and_deadlines_stand() {
+    const HOUR_MS: i64 = 3_600_000;
+    static WALL_MS: AtomicI64 = AtomicI64::new(START_MS);
+    let config = BrokerConfig {
+        clock: Clock::starting_at(START_MS).with_wall(|| WALL_MS.load(Ordering::Relaxed)),
+        ..config()
+    };
+    let broker = Broker::open(Arc::new(MemoryStorage::new()), config);
+    let broker = broker.await.expect("opens");
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", 1).await;
+    let stamped_at = |timestamp_ms| {
+        let mut builder = RecordBatchBuilder::new(Compression::None);
+        builder.append(timestamp_ms, None, Some(b"now"), &[]);
+        builder.finish(ProducerStamp::NONE).expect("builds")
+    };
+    let future = stamped_at(START_MS + 2 * HOUR_MS);
+    let refused = client.produce("orders", 0, future.clone()).await;
+    assert_eq!(refused.error_code, ErrorCode::INVALID_TIMESTAMP);
+    WALL_MS.store(START_MS + 2 * HOUR_MS, Ordering::Relaxed);
+    let taken = client.produce("orders", 0, future).await;
+    assert_eq!(taken.error_code, ErrorCode::NONE);
+    assert_eq!(broker.node().now_ms(), START_MS, "no deadline has come");
 }

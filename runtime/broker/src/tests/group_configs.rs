@@ -309,3 +309,51 @@ async fn what_a_request_repeats_is_described_once() {
         .filter(|told| !told.configs.is_empty());
     assert_eq!(told.count(), 10_000);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_description_has_a_bound_in_bytes_behind_which_resources_are_refused() {
+    const LARGE: [&str; 2] = [
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+    ];
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let value = format!("0:{}1", "0".repeat(32_000));
+    let names: Vec<String> = (0..600).map(|number| format!("t{number:03}")).collect();
+    let config = |name: &str| create_topics::CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.clone()),
+    };
+    let topic = |name: &String| create_topics::CreatableTopic {
+        name: name.clone(),
+        num_partitions: 1,
+        replication_factor: -1,
+        configs: LARGE.map(config).to_vec(),
+        ..Default::default()
+    };
+    let create = CreateTopicsRequest {
+        topics: names.iter().map(topic).collect(),
+        ..Default::default()
+    };
+    let created = client.ask(7, create).await.topics;
+    assert!(created.iter().all(|topic| topic.error_code.is_ok()));
+    let resource = |name: &String| describe_configs::DescribeConfigsResource {
+        resource_type: 2,
+        resource_name: name.clone(),
+        configuration_keys: Some(LARGE.map(str::to_owned).to_vec()),
+    };
+    let mut request = DescribeConfigsRequest {
+        resources: names.iter().map(resource).collect(),
+        ..Default::default()
+    };
+    let answer = client.ask(4, request.clone()).await;
+    assert!(answer.results.iter().all(|told| told.error_code.is_ok()));
+    request.include_synonyms = true;
+    let answer = client.ask(4, request).await;
+    let told = answer.results.iter().filter(|told| told.error_code.is_ok());
+    // Each takes its two values twice: as such, and among their synonyms.
+    let count = told.count() * 4 * value.len();
+    assert!(((64 << 20) - 200_000..=(64 << 20) + 200_000).contains(&count));
+    let last = answer.results.last().expect("an answer for each");
+    assert_eq!(last.error_code, ErrorCode::INVALID_REQUEST);
+}

@@ -313,3 +313,39 @@ async fn deletions_by_id_and_by_name_that_wait_say_what_is_not_there_any_more() 
     let expected = [ErrorCode::NONE, ErrorCode::UNKNOWN_TOPIC_ID, unknown_name];
     assert_eq!(codes, expected);
 }
+
+#[tokio::test(start_paused = true)]
+async fn names_that_collide_are_refused_by_the_validation_as_by_the_creation() {
+    let (_storage, _broker, mut client) = begin().await;
+    client.create_topic("a.b", 1).await;
+    let names = ["a_b", "c_d", "c.d", "c-d", "a.b"];
+    let topic = |name: &str| CreatableTopic {
+        name: name.to_owned(),
+        num_partitions: 1,
+        replication_factor: -1,
+        ..Default::default()
+    };
+    let (fine, collides) = (ErrorCode::NONE, ErrorCode::INVALID_TOPIC_EXCEPTION);
+    let exists = ErrorCode::TOPIC_ALREADY_EXISTS;
+    for validate_only in [true, true, false] {
+        let request = CreateTopicsRequest {
+            topics: names.map(topic).to_vec(),
+            validate_only,
+            ..Default::default()
+        };
+        let answer = client.ask(7, request).await.topics;
+        let codes: Vec<_> = answer.iter().map(|topic| topic.error_code).collect();
+        assert_eq!(codes, [collides, fine, collides, fine, exists]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_of_topics_that_are_there_waits_for_no_change_of_topics() {
+    let (_storage, broker, mut client) = begin().await;
+    client.create_topic("a", 2).await;
+    let _changing = broker.node().partitions.lock_changes().await;
+    let asked = ["a".to_owned()];
+    let told = describe(&mut client, &asked);
+    let told = tokio::time::timeout(std::time::Duration::from_secs(1), told).await;
+    assert_eq!(told.expect("answered at once"), [(ErrorCode::NONE, 2)]);
+}

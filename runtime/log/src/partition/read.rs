@@ -66,6 +66,7 @@ pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResul
             batches: Vec::new(),
             aborted: Vec::new(),
             offsets,
+            next_offset: request.offset,
         };
         let run = match read_planned(plan, &sought, bound)? {
             Found::Nothing => return Ok(result),
@@ -89,6 +90,7 @@ pub(super) fn read(log: &PartitionLog, request: ReadRequest) -> Result<ReadResul
             }
             result.aborted = state.aborted_within(log, sought.offset, run.next_offset)?;
         }
+        result.next_offset = run.next_offset;
         result.batches.push(run.bytes);
         return Ok(result);
     }

@@ -489,6 +489,46 @@ async fn an_empty_group_expires_with_its_offsets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_that_was_in_use_keeps_its_offsets_for_the_retention_time_from_its_end() {
+    let storage = MemoryStorage::new();
+    let retention = || BrokerConfig {
+        offsets_retention_ms: 60_000,
+        offsets_retention_check_interval_ms: 1_000,
+        ..config()
+    };
+    let broker = Broker::open(Arc::new(storage.clone()), retention());
+    let broker = broker.await.expect("opens");
+    let topic_id = Client::connect(&broker)
+        .create_topic("orders", PARTITIONS)
+        .await;
+    let mut consumer = Consumer::join(&broker, topic_id, "a", None).await;
+    consumer.beat().await;
+    let (client, member) = (&mut consumer.client, &consumer.member);
+    assert_eq!(commit(client, member, 0, 5).await, ErrorCode::NONE);
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        consumer.beat().await;
+    }
+    let client = &mut consumer.client;
+    client.ask(1, beating("a", None, -1)).await;
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(
+        committed(client, 0).await,
+        5,
+        "empty for less than a minute"
+    );
+    // When that began is known since the start only.
+    broker.close().await.expect("closes");
+    let broker = Broker::open(Arc::new(storage), retention());
+    let broker = broker.await.expect("opens");
+    let mut client = Client::connect(&broker);
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(committed(&mut client, 0).await, 5);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(committed(&mut client, 0).await, -1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_member_of_version_0_may_be_given_its_id() {
     let broker = broker().await;
     let mut client = Client::connect(&broker);
@@ -572,6 +612,20 @@ async fn a_regular_expression_is_matched_here_and_follows_the_topics() {
     // The coordinators' topics are topics, too.
     let request = with_regex("_.*[st]", joining("b", None));
     assert_eq!(told(client.ask(1, request).await).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_are_deleted_by_what_expressions_match_also_when_that_was_forgotten() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    client.create_topic("orders", PARTITIONS).await;
+    let in_use = ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC;
+    for (regex, expected) in [("payments.*", ErrorCode::NONE), ("ord.*", in_use)] {
+        let answer = client.ask(1, reading(regex, regex)).await;
+        assert_eq!(answer.error_code, ErrorCode::NONE);
+        broker.node().partitions.resolutions.forget();
+        assert_eq!(delete_offset(&mut client).await, expected);
+    }
 }
 
 fn reading(regex: &str, id: &str) -> ConsumerGroupHeartbeatRequest {

@@ -402,3 +402,34 @@ async fn a_deadline_that_comes_up_and_passes_in_one_tick_is_kept() {
     let listed = client.ask(5, ListGroupsRequest::default()).await;
     assert_eq!(listed.groups[0].group_state, "Empty");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_member_keeps_no_frame_and_no_more_than_a_member_may_say() {
+    let broker = broker().await;
+    let mut client = Client::connect(&broker);
+    let mut request = join_request("", None);
+    request.protocols.push(JoinGroupRequestProtocol {
+        name: "other".to_owned(),
+        metadata: Bytes::from(vec![7; 1 << 20]),
+    });
+    let frame = client.send_in_one_piece(3, &request).await;
+    let joined = client.receive::<JoinGroupRequest>(3).await;
+    assert_eq!(joined.error_code, ErrorCode::NONE);
+    assert!(frame.is_unique(), "nothing refers to it any more");
+    let member = Member {
+        member_id: joined.member_id.clone(),
+        instance: None,
+        generation: joined.generation_id,
+    };
+    let sync = sync_request(&member, &[(&member.member_id, "all")]);
+    let frame = client.send_in_one_piece(3, &sync).await;
+    let synced = client.receive::<SyncGroupRequest>(3).await;
+    assert_eq!(&synced.assignment[..], b"all");
+    drop(synced);
+    assert!(frame.is_unique(), "nothing refers to it any more");
+
+    request.member_id = member.member_id;
+    request.protocols[1].metadata = Bytes::from(vec![7; 4 << 20]);
+    let refused = client.ask(3, request).await;
+    assert_eq!(refused.error_code, ErrorCode::INVALID_REQUEST);
+}

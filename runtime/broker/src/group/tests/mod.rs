@@ -10,6 +10,7 @@ mod deletion;
 mod load;
 mod membership;
 mod offsets;
+mod retention;
 mod transactions;
 
 use bytes::Bytes;

@@ -340,6 +340,7 @@ fn truncating_across_segments_leaves_what_appending_would_have() {
             })
             .collect(),
         aborted: Vec::new(),
+        next_offset: 0,
         offsets: log.offsets(),
     });
     for cut in batches.iter().rev() {

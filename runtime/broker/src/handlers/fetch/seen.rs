@@ -1,0 +1,116 @@
+//! What a fetch that waits has seen of its partitions, so that it looks at each record once until
+//! it answers.
+//!
+//! Invariants: what was counted is not read again before the answer.
+//! Never: holds records while it waits.
+
+use super::{Targets, size};
+use bytes::Bytes;
+use millstream_log::{Isolation, ReadRequest};
+
+/// Of each partition, in the order of the targets.
+pub(super) struct Seen {
+    places: Vec<Counted>,
+    bytes: usize,
+    failed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Counted {
+    next_offset: i64,
+    bytes: usize,
+}
+
+impl Seen {
+    /// Nothing yet.
+    pub(super) fn new(targets: &Targets) -> Self {
+        let places = targets.all.iter().map(|target| Counted {
+            next_offset: target.asked.offset,
+            bytes: 0,
+        });
+        Self {
+            places: places.collect(),
+            bytes: 0,
+            failed: false,
+        }
+    }
+
+    /// Counts what has come since. Returns how many bytes were read for that.
+    pub(super) fn look(&mut self, targets: &Targets, isolation: Isolation) -> usize {
+        let before = self.bytes;
+        for (counted, target) in self.places.iter_mut().zip(&targets.all) {
+            let Ok(partition) = &target.partition else {
+                self.failed = true;
+                continue;
+            };
+            let budget = size(target.asked.bytes_max).saturating_sub(counted.bytes);
+            if budget == 0 && counted.bytes > 0 {
+                continue;
+            }
+            let found = partition.log().read(ReadRequest {
+                offset: counted.next_offset,
+                max_bytes: budget,
+                isolation,
+                at_least_one: true,
+            });
+            let Ok(found) = found else {
+                self.failed = true;
+                continue;
+            };
+            let bytes: usize = found.batches.iter().map(Bytes::len).sum();
+            counted.next_offset = found.next_offset;
+            counted.bytes += bytes;
+            self.bytes += bytes;
+        }
+        self.bytes - before
+    }
+
+    /// Whether there is so much, or something that the client has to be told at once.
+    pub(super) fn is_enough(&self, bytes_min: usize) -> bool {
+        self.failed || self.bytes >= bytes_min
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::harness::{Client, batch, broker, fetch_request};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_counted_is_not_read_again_and_a_full_partition_not_at_all() {
+        let broker = broker().await;
+        let mut client = Client::connect(&broker);
+        client.create_topic("orders", 2).await;
+        let small = batch(&["a"]);
+        let mut request = fetch_request("orders", 0, 0, 1_000);
+        request.topics[0].partitions[0].partition_max_bytes = 3 * small.len() as i32;
+        let targets = Targets::of_request(broker.node(), false, &request.topics);
+        let mut seen = Seen::new(&targets);
+        let mut total = 0;
+        for count in 1..=3 {
+            client.produce("orders", 0, small.clone()).await;
+            let read = seen.look(&targets, Isolation::LastStable);
+            assert_eq!(read, small.len(), "the new one");
+            total += read;
+            assert_eq!(seen.look(&targets, Isolation::LastStable), 0);
+            assert!(seen.is_enough(total));
+            assert!(!seen.is_enough(total + 1), "{count}");
+        }
+        client.produce("orders", 0, small).await;
+        assert_eq!(seen.look(&targets, Isolation::LastStable), 0, "it is full");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_wrong_with_a_partition_is_told_at_once() {
+        let broker = broker().await;
+        let mut client = Client::connect(&broker);
+        client.create_topic("orders", 1).await;
+        for (topic, offset) in [("orders", 7), ("nowhere", 0)] {
+            let request = fetch_request(topic, 0, offset, 1_000);
+            let targets = Targets::of_request(broker.node(), false, &request.topics);
+            let mut seen = Seen::new(&targets);
+            seen.look(&targets, Isolation::HighWatermark);
+            assert!(seen.is_enough(usize::MAX));
+        }
+    }
+}
