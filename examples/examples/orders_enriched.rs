@@ -196,7 +196,12 @@ impl Place {
             .as_deref()
             .or(temporary.as_ref().map(tempfile::TempDir::path));
         let directory = directory.context("there is always a directory")?;
-        let broker = Broker::open(directory).await?;
+        // What was loaded is known by a committed offset, however long ago that was.
+        let mut kept = Ok(());
+        let options_of_broker = Broker::options()
+            .configure(|config| kept = config.set("offsets.retention.minutes", "2147483647"));
+        kept?;
+        let broker = options_of_broker.open(directory).await?;
         if let Some(listen) = options.listen {
             say(&format!("listening on {}", broker.listen(listen).await?));
         }
@@ -289,7 +294,7 @@ async fn load_orders(options: &Options, place: &Place, id: &str) -> anyhow::Resu
     };
     let shown = Shown::new("loading");
     let loaded = load::load(&place.transport, &what, |topic, done, wanted| {
-        shown.set(topic, done, wanted);
+        shown.set(done, wanted, &format!("{topic}: {done} of {wanted}"));
     })
     .await
     .context("the orders could not be loaded")?;
@@ -323,8 +328,12 @@ async fn work(
             }
             _ = every.tick() => {}
         }
-        let committed = watch.progress().committed.values().sum::<i64>();
-        shown.set("orders", committed.unsigned_abs(), wanted);
+        let progress = watch.progress();
+        // Offsets say how far it is; they count the markers of transactions with the orders.
+        let done = progress.committed.values().sum::<i64>().unsigned_abs();
+        let read = progress.records_read.get("orders").copied().unwrap_or(0);
+        let percent = (done * 100).checked_div(wanted).unwrap_or(100).min(100);
+        shown.set(done, wanted, &format!("orders: {read} read, {percent} %"));
     }
 }
 
@@ -429,8 +438,7 @@ impl Shown {
 
     fn new(what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template("{prefix:>10} [{bar:40}] {pos}/{len} {msg}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{prefix:>10} [{bar:40}] {msg}") {
             bar.set_style(style);
         }
         bar.set_prefix(what);
@@ -447,14 +455,14 @@ impl Shown {
         }
     }
 
-    fn set(&self, topic: &str, done: u64, wanted: u64) {
+    fn set(&self, done: u64, wanted: u64, text: &str) {
         if !self.plain {
             self.bar.set_length(wanted);
             self.bar.set_position(done);
-            self.bar.set_message(topic.to_owned());
+            self.bar.set_message(text.to_owned());
         } else if self.last.get().elapsed() >= Self::PLAIN_EVERY {
             self.last.set(Instant::now());
-            say(&format!("{} {topic}: {done} of {wanted}", self.what));
+            say(&format!("{} {text}", self.what));
         }
     }
 

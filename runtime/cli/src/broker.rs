@@ -44,8 +44,9 @@ pub(crate) struct Arguments {
     node_id: i32,
     /// A setting by Kafka's name: what holds for topics without one of their own, as in
     /// log.retention.ms=60000; the group coordinator's, as in
-    /// group.initial.rebalance.delay.ms=3000; or where clients are told to connect, if not to
-    /// where they did, as in advertised.listeners=PLAINTEXT://HOST:PORT; may be repeated
+    /// group.initial.rebalance.delay.ms=3000 or offsets.retention.minutes=10080; or where clients
+    /// are told to connect, if not to where they did, as in
+    /// advertised.listeners=PLAINTEXT://HOST:PORT; may be repeated
     #[arg(long = "config", value_name = "NAME=VALUE", value_parser = setting)]
     configs: Vec<(String, String)>,
     /// Cluster id of a new data directory; an existing directory must have this one [default: drawn
@@ -69,7 +70,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             config.cluster_id = arguments.cluster_id;
             config.node_id = arguments.node_id;
             let mut given = arguments.configs.iter();
-            refused = given.try_for_each(|(name, value)| config.set(name, value));
+            refused = given.try_for_each(|(name, value)| {
+                let set = config.set(name, value);
+                set.with_context(|| format!("--config {name}={value}"))
+            });
         });
     refused?;
     let directory = arguments.data_dir.display().to_string();

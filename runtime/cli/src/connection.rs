@@ -5,7 +5,7 @@
 //! Never: creates a topic because somebody asked about it.
 
 use anyhow::{Context, anyhow, bail};
-use millstream::client::{Admin, ClientConfig, Security, TcpTransport, Transport};
+use millstream::client::{Admin, BrokerAddress, ClientConfig, Security, TcpTransport, Transport};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where the broker is.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Connection {
-    /// The broker; several may be given, separated by commas
+    /// The broker; several may be given, separated by commas. Port 9092 where none is given
     #[arg(
         long,
         global = true,
@@ -35,24 +35,20 @@ impl Connection {
     /// The way to the broker, which has been seen to listen.
     pub(crate) fn transport(&self) -> anyhow::Result<TcpTransport> {
         let transport = TcpTransport::new(&self.bootstrap).with_security(self.security()?)?;
-        let mut refusal = None;
+        let mut refusals = Vec::new();
         for address in transport.bootstrap() {
             match knock(&address.host, address.port) {
                 Ok(()) => return Ok(transport),
-                Err(error) => refusal = Some(error),
+                Err(error) => refusals.push((address, error)),
             }
         }
-        let Some(refusal) = refusal else {
+        if refusals.is_empty() {
             bail!(
                 "--bootstrap {:?} names no broker: give HOST:PORT",
                 self.bootstrap
             );
-        };
-        Err(anyhow!(
-            "no broker at {}: {refusal}; start one with `millstream broker --data-dir DIR`, or say \
-             where it is with --bootstrap HOST:PORT",
-            self.bootstrap
-        ))
+        }
+        Err(nobody_at(&refusals))
     }
 
     fn security(&self) -> anyhow::Result<Security> {
@@ -79,6 +75,18 @@ pub(crate) fn client_config() -> ClientConfig {
     }
 }
 
+/// Names each address with the port that was tried, which may be one that nobody has given.
+fn nobody_at(refusals: &[(BrokerAddress, io::Error)]) -> anyhow::Error {
+    let tried = refusals
+        .iter()
+        .map(|(address, error)| format!("{address}: {error}"));
+    anyhow!(
+        "no broker at {}; start one with `millstream broker --data-dir DIR`, or say where it is \
+         with --bootstrap HOST:PORT",
+        tried.collect::<Vec<_>>().join(", ")
+    )
+}
+
 fn knock(host: &str, port: u16) -> io::Result<()> {
     let mut refusal = io::Error::other("the name has no address");
     for address in (host, port).to_socket_addrs()? {
@@ -88,4 +96,19 @@ fn knock(host: &str, port: u16) -> io::Result<()> {
         }
     }
     Err(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gave_no_port_is_told_which_one_was_tried() {
+        let tried = TcpTransport::new("localhost,kafka-1:9094").bootstrap();
+        let refused = |address| (address, io::Error::other("refused"));
+        let refusals: Vec<_> = tried.into_iter().map(refused).collect();
+        let text = nobody_at(&refusals).to_string();
+        let both = "no broker at localhost:9092: refused, kafka-1:9094: refused;";
+        assert!(text.starts_with(both), "{text}");
+    }
 }

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_client::consumer::{AutoOffsetReset, Consumer, ConsumerError, Isolation};
-use millstream_client::{Admin, ClientConfig, IntoTransport, Producer, TcpTransport, Transport};
+use millstream_client::{
+    Admin, BrokerAddress, ClientConfig, IntoTransport, Producer, TcpTransport, Transport,
+};
 use millstream_protocol::TopicPartition;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -171,13 +173,15 @@ impl Streams {
                 )
             })?;
             tracing::info!(settings = ?self.config.effective(), topology = ?self.topology, "starting");
-            Start {
+            let addresses = transport.bootstrap();
+            let patience = self.config.delivery_timeout;
+            let start = Start {
                 transport,
                 config: Arc::new(self.config),
                 topology: self.topology,
-            }
-            .run()
-            .await
+            };
+            let say = || say_on_stderr(still_starting(&addresses, patience));
+            said_when_slow(start.run(), SILENCE, say).await
         })
     }
 
@@ -207,6 +211,47 @@ impl Streams {
                 std::future::pending::<()>().await;
             }
         }))
+    }
+}
+
+/// How long a start may take before it says what it waits for.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Starts; when that takes longer than `silence`, says so once and goes on.
+async fn said_when_slow<T>(
+    start: impl Future<Output = T>,
+    silence: Duration,
+    say: impl FnOnce(),
+) -> T {
+    let mut start = std::pin::pin!(start);
+    if let Ok(started) = tokio::time::timeout(silence, &mut start).await {
+        return started;
+    }
+    say();
+    start.await
+}
+
+/// What a start that gets nowhere says on stderr when nobody hears what is traced: a wrong address
+/// must not look like a job that runs. Nothing without an address that may be wrong.
+fn still_starting(addresses: &[BrokerAddress], patience: Duration) -> Option<String> {
+    let listening = addresses.iter().filter(|address| address.port != 0);
+    let listening: Vec<String> = listening.map(ToString::to_string).collect();
+    (!listening.is_empty()).then(|| {
+        format!(
+            "millstream: not started after {} s: does a broker listen at {}? It is tried for up \
+             to {} s; with a subscriber of tracing (tracing_subscriber::fmt::init()) the reasons \
+             are told",
+            SILENCE.as_secs(),
+            listening.join(", "),
+            patience.as_secs(),
+        )
+    })
+}
+
+#[expect(clippy::print_stderr, reason = "nobody listens elsewhere")]
+fn say_on_stderr(line: Option<String>) {
+    if let Some(line) = line.filter(|_| !tracing::dispatcher::has_been_set()) {
+        eprintln!("{line}");
     }
 }
 
@@ -614,4 +659,31 @@ fn flatten(
             what: format!("the instance's task ended: {error}"),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_takes_long_says_once_where_it_looks_for_a_broker() {
+        let said = Cell::new(0);
+        let say = || said.set(said.get() + 1);
+        for (ms, expected) in [(4_900, 0), (60_000, 1)] {
+            let start = async {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                ms
+            };
+            assert_eq!(said_when_slow(start, SILENCE, say).await, ms);
+            assert_eq!(said.get(), expected);
+        }
+        let patience = Duration::from_secs(120);
+        let addresses = ["a", "b"].map(|host| BrokerAddress::new(host, 9092));
+        let line = still_starting(&addresses, patience).expect("said");
+        assert!(line.contains("a:9092, b:9092?"), "{line}");
+        assert!(line.contains("120 s;"), "{line}");
+        let embedded = [BrokerAddress::new("in-process", 0)];
+        assert_eq!(still_starting(&embedded, patience), None);
+    }
 }
