@@ -60,7 +60,8 @@ impl Consumer {
     /// # Errors
     /// [`ConsumerError::CommitFenced`] where the member has lost its place, and
     /// [`ConsumerError::CommitDuringRebalance`] while the group rebalances: nothing was committed
-    /// then. [`ConsumerError::Timeout`] leaves it open. Others name what was refused.
+    /// then. [`ConsumerError::Timeout`] leaves it open. After `close`, [`ConsumerError::Closed`].
+    /// Others name what was refused.
     pub fn commit_offsets<'a>(
         &'a self,
         offsets: &'a [(TopicPartition, OffsetAndMetadata)],
@@ -84,7 +85,11 @@ impl Consumer {
         if offsets.is_empty() {
             return Ok(());
         }
-        let subscribed = matches!(&*self.mode(), Mode::Subscribed(_));
+        let subscribed = match &*self.mode() {
+            // It would connect again, and commit as nobody's member.
+            Mode::Closed => return Err(ConsumerError::Closed),
+            mode => matches!(mode, Mode::Subscribed(_)),
+        };
         let offsets: BTreeMap<TopicPartition, OffsetAndMetadata> =
             offsets.iter().cloned().collect();
         match subscribed {

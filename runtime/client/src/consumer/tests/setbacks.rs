@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::broker::{FakeBroker, Fault};
 use super::{SECOND, connect, tp, values};
 use crate::consumer::{AutoOffsetReset, Consumer, ConsumerError};
+use crate::group::OffsetAndMetadata;
 
 /// A broker with one record.
 fn one_record() -> FakeBroker {
@@ -162,6 +163,10 @@ async fn no_automatic_commit_comes_after_the_last_one() {
     let position = broker.with("a", 0, |log| log.committed);
     let count = committed(&broker).len();
     sleep(100 * SECOND).await;
+    assert_eq!(committed(&broker).len(), count);
+    let late = [(tp("a", 0), OffsetAndMetadata::new(1))];
+    let refused = consumer.commit_offsets(&late).await.unwrap_err();
+    assert!(matches!(refused, ConsumerError::Closed), "{refused}");
     assert_eq!(committed(&broker).len(), count);
     let last = committed(&broker).last().copied();
     assert_eq!((last, position), (position, Some(last.unwrap())));
