@@ -227,8 +227,8 @@ async fn left(sweep: &mut Sweep, version: i16, group: &str, member_id: String) {
     };
     let answer = sweep.near(version, leave).await;
     assert_eq!(answer.error_code, ErrorCode::NONE, "version {version}");
-    let each = answer.members.iter().map(|member| member.error_code);
-    assert!(each.fold(true, |all, one| all && one.is_ok()));
+    let mut each = answer.members.iter().map(|member| member.error_code);
+    assert!(each.all(ErrorCode::is_ok));
 }
 
 /// Of the consumer protocol: a member joins, keeps alive, is described and leaves.

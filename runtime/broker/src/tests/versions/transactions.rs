@@ -63,7 +63,6 @@ async fn committed(sweep: &mut Sweep, version: i16) {
         producer_epoch,
         base_sequence: 0,
         transactional: true,
-        ..ProducerStamp::NONE
     };
     added(sweep, version, &id, &stamp).await;
     let mut produce = produce_request("written", 0, stamped(&["v"], stamp));
