@@ -16,7 +16,7 @@ mod versions;
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use millstream_protocol::{ApiKey, EncodeError, Frame, Request, encode_request};
@@ -30,6 +30,7 @@ pub(crate) use coordinator::millis;
 use establish::{Establish, Refusal};
 pub use metadata::{LeaderHint, PartitionMetadata, TopicMetadata};
 pub use retry::backoff;
+pub(crate) use topics::Reads;
 pub use versions::BrokerVersions;
 
 use crate::clock::Clock;
@@ -94,6 +95,8 @@ struct Inner {
     state: Mutex<State>,
     /// Single flight of metadata requests.
     refreshing: tokio::sync::Mutex<()>,
+    /// Whose topics stay part of refreshes however long nobody looks at them.
+    readers: Mutex<Vec<Weak<dyn topics::Reads>>>,
     /// Where connections live: the runtime that made the cluster, or that first used it.
     runtime: OnceLock<Handle>,
 }
@@ -168,6 +171,7 @@ impl Cluster {
                 config,
                 state: Mutex::new(state),
                 refreshing: tokio::sync::Mutex::new(()),
+                readers: Mutex::default(),
                 runtime: Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from),
             }),
         }

@@ -5,7 +5,7 @@
 //! Never: keeps asking for a topic that a broker refuses for good.
 
 use futures::future::BoxFuture;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use millstream_protocol::messages::metadata::MetadataRequestTopic;
@@ -17,7 +17,32 @@ use super::{Cluster, LeaderHint, NodeId, PartitionMetadata, TopicMetadata, milli
 use crate::error::ClusterError;
 use crate::transport::BrokerAddress;
 
+/// Somebody who reads topics for as long as they live.
+pub(crate) trait Reads: Send + Sync {
+    /// Those topics, now.
+    fn topics(&self) -> Vec<Arc<str>>;
+}
+
 impl Cluster {
+    /// From now on the topics that `reader` names are never forgotten: it may hear of its brokers
+    /// for hours without a look at the metadata.
+    pub(crate) fn remember_topics_of(&self, reader: Weak<dyn Reads>) {
+        let mut readers = self.readers();
+        readers.retain(|reader| reader.strong_count() > 0);
+        readers.push(reader);
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Vec<Weak<dyn Reads>>> {
+        let readers = self.inner.readers.lock();
+        readers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Never called with a lock held: the readers take their own.
+    fn topics_read(&self) -> Vec<Arc<str>> {
+        let readers: Vec<_> = self.readers().iter().filter_map(Weak::upgrade).collect();
+        readers.iter().flat_map(|reader| reader.topics()).collect()
+    }
+
     /// Asks for metadata of `topics` and of all others in use, and waits for the answer. A topic
     /// that nobody has asked about for a while is forgotten: named again and again, one that was
     /// deleted would be made anew by the broker each time.
@@ -42,12 +67,13 @@ impl Cluster {
                     return Ok(());
                 }
             }
+            let topics_read = self.topics_read();
             let names = {
                 let now_ms = self.clock().now_ms();
                 let idle_ms = i64::try_from(self.inner.config.topic_idle().as_millis());
                 let since_ms = now_ms.saturating_sub(idle_ms.unwrap_or(i64::MAX));
                 let mut state = self.lock();
-                for topic in topics {
+                for topic in topics.iter().chain(&topics_read) {
                     state.metadata.used(topic, now_ms);
                 }
                 state.metadata.forget_unused(since_ms, topics);

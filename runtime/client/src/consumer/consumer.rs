@@ -146,6 +146,7 @@ impl ConsumerBuilder {
             under_way: None,
         };
         let core = Arc::new(Core::new(transport, self.config));
+        core.cluster.remember_topics_of(core.as_reader());
         let fetcher = tokio::spawn(fetcher::run(Arc::clone(&core)));
         let (group, membership) = Group::start(&core).unzip();
         let inner = Arc::new(Inner {

@@ -5,7 +5,7 @@
 //! Never: behaviour of its own.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use millstream_protocol::TopicPartition;
 use tokio::sync::Notify;
@@ -15,7 +15,7 @@ use super::error::ConsumerError;
 use super::fetched::Decoding;
 use super::positions::{BufferLimits, Landmark, Position, Positions};
 use super::reset::AutoOffsetReset;
-use crate::cluster::{Cluster, NodeId};
+use crate::cluster::{Cluster, NodeId, Reads};
 use crate::error::RequestError;
 use crate::transport::Transport;
 
@@ -43,6 +43,18 @@ pub(crate) struct Core {
     pub(crate) for_fetcher: Notify,
 }
 
+impl Reads for Core {
+    fn topics(&self) -> Vec<Arc<str>> {
+        let positions = self.positions();
+        let mut topics: Vec<Arc<str>> = positions
+            .assigned()
+            .map(|partition| Arc::clone(&partition.topic))
+            .collect();
+        topics.dedup();
+        topics
+    }
+}
+
 impl Core {
     pub(crate) fn new(transport: Arc<dyn Transport>, config: ConsumerConfig) -> Self {
         let limits = BufferLimits {
@@ -61,6 +73,12 @@ impl Core {
             for_fetcher: Notify::new(),
             config,
         }
+    }
+
+    /// Whom the cluster has to remember topics for.
+    pub(crate) fn as_reader(self: &Arc<Self>) -> Weak<dyn Reads> {
+        let core: Arc<dyn Reads> = Arc::<Core>::clone(self);
+        Arc::downgrade(&core)
     }
 
     pub(crate) fn positions(&self) -> MutexGuard<'_, Positions> {

@@ -45,7 +45,7 @@ impl Positions {
     }
 
     /// `node` has refused the partition, or has not answered: from now on the leader is asked.
-    /// Whether it was a node other than the leader.
+    /// Whether it was not surely the leader: while none is known, nobody speaks for it.
     pub(crate) fn leave_replica(&mut self, target: &Target, node: NodeId) -> bool {
         let Some(state) = self.current(target) else {
             return false;
@@ -53,7 +53,7 @@ impl Positions {
         if state.replica() == Some(node) {
             state.replica = None;
         }
-        state.leader.is_some_and(|leader| leader.node != node)
+        state.leader.is_none_or(|leader| leader.node != node)
     }
 
     /// Leaves replicas that the metadata has no more.

@@ -183,3 +183,22 @@ fn a_topic_that_was_made_again_has_epochs_of_its_own() {
     assert!(positions.wants(0, NODE));
     assert_eq!(positions.position(&tp(0)), Some(3));
 }
+
+#[test]
+fn while_no_leader_is_known_nobody_speaks_for_it() {
+    let mut positions = positions(1, 1 << 20);
+    let replica = NodeId(2);
+    let version = positions.partitions[&tp(0)].version;
+    let target = Target {
+        topic_partition: tp(0),
+        version,
+        offset: 0,
+    };
+    positions.prefer(&target, replica, i64::MAX);
+    assert!(!positions.leave_replica(&target, NODE), "the leader's word");
+    positions.learn(0, |_| None, &mut BTreeSet::new());
+    assert!(positions.is_current(&target), "answers still count");
+    for node in [replica, NODE] {
+        assert!(positions.leave_replica(&target, node), "{node:?}");
+    }
+}

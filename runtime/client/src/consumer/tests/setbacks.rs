@@ -171,3 +171,32 @@ async fn no_automatic_commit_comes_after_the_last_one() {
     let last = committed(&broker).last().copied();
     assert_eq!((last, position), (position, Some(last.unwrap())));
 }
+
+/// A consumer that is served hears of its brokers for hours without a look at the metadata.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_moves_after_a_quiet_time_stops_no_other_topic() {
+    let broker = FakeBroker::new(&[("a", 1), ("b", 1)]);
+    broker.with("a", 0, |log| log.elect(2, 1, 0));
+    for topic in ["a", "b"] {
+        broker.with(topic, 0, |log| log.write(&["0"]));
+    }
+    let consumer = connect(&broker, Consumer::builder()).await;
+    consumer.assign(vec![tp("a", 0), tp("b", 0)]).unwrap();
+    let mut read = 0;
+    while read < 2 {
+        read += consumer.poll(SECOND).await.unwrap().len();
+    }
+    assert!(consumer.poll(3_600 * SECOND).await.unwrap().is_empty());
+    let doubted_before = broker.count(ApiKey::OffsetForLeaderEpoch);
+    // Its leader dies, so that nobody says who leads now.
+    broker.lock().away.insert(2);
+    broker.changed.notify_waiters();
+    broker.with("a", 0, |log| log.elect(1, 2, 1));
+    consumer.poll(5 * SECOND).await.unwrap();
+    let doubted = broker.count(ApiKey::OffsetForLeaderEpoch) - doubted_before;
+    assert_eq!(doubted, 1, "only the one that moved begins anew");
+    for topic in ["b", "a"] {
+        broker.with(topic, 0, |log| log.write(&[topic]));
+        assert_eq!(values(&consumer.poll(SECOND).await.unwrap()), [topic]);
+    }
+}
