@@ -454,8 +454,8 @@ impl Reader {
         let mut found = match consumer.config().auto_offset_reset {
             AutoOffsetReset::Latest => consumer.end_offsets(&first).await?,
             AutoOffsetReset::ByDuration(ago) => {
-                let now_ms = consumer.config().client.clock.now_ms();
-                let since = now_ms - i64::try_from(ago.as_millis()).unwrap_or(now_ms);
+                let wall_ms = consumer.config().client.clock.wall_ms();
+                let since = wall_ms - i64::try_from(ago.as_millis()).unwrap_or(wall_ms);
                 let times: Vec<_> = first.iter().map(|p| (p.clone(), since.max(0))).collect();
                 let mut ends = consumer.end_offsets(&first).await?;
                 for (partition, young) in consumer.offsets_for_times(&times).await? {

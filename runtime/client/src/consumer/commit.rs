@@ -207,7 +207,7 @@ impl Consumer {
         let core = &self.inner.core;
         let questions = partitions
             .iter()
-            .map(|p| (p.clone(), as_timestamp(end, core.now_ms())))
+            .map(|p| (p.clone(), as_timestamp(end, core.cluster.clock().wall_ms())))
             .collect();
         let patience = core.config.default_api_timeout;
         let found = list_offsets(

@@ -166,10 +166,11 @@ impl Fetcher {
             return;
         }
         let core = Arc::clone(&self.core);
+        let wall_ms = core.cluster.clock().wall_ms();
         self.under_way.push(Box::pin(async move {
             let questions: Vec<(TopicPartition, i64)> = targets
                 .iter()
-                .map(|(target, to)| (target.topic_partition.clone(), as_timestamp(*to, now_ms)))
+                .map(|(target, to)| (target.topic_partition.clone(), as_timestamp(*to, wall_ms)))
                 .collect();
             let timeout = core.cluster.config().request_timeout;
             let isolation = core.config.isolation;

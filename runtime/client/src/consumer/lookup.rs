@@ -32,14 +32,14 @@ pub struct OffsetAndTimestamp {
 }
 
 /// The number that stands for a point of the log in requests.
-pub(crate) fn as_timestamp(landmark: Landmark, now_ms: i64) -> i64 {
+pub(crate) fn as_timestamp(landmark: Landmark, wall_ms: i64) -> i64 {
     match landmark {
         Landmark::Latest | Landmark::Ago(_) => -1,
         Landmark::Earliest => -2,
         Landmark::AgoElse(duration, _) => {
             let ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
             // Below zero the numbers have other meanings.
-            now_ms.saturating_sub(ms).max(0)
+            wall_ms.saturating_sub(ms).max(0)
         }
     }
 }

@@ -275,7 +275,7 @@ impl Producer {
 
     fn append(&self, record: &ProducerRecord) -> Result<Delivery, EnqueueError> {
         let clock = self.handle.cluster.clock();
-        let timestamp = record.timestamp.unwrap_or_else(|| clock.now_ms());
+        let timestamp = record.timestamp.unwrap_or_else(|| clock.wall_ms());
         let headers: Vec<(&str, Option<&[u8]>)> = record
             .headers
             .iter()
