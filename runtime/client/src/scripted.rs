@@ -592,7 +592,9 @@ impl State {
             return refuse(code);
         }
         let id = request.transactional_id.clone();
-        let current = self.epochs.get(&id).copied().unwrap_or_default();
+        let Some(current) = self.epochs.get(&id).copied() else {
+            return refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
+        };
         let answer = |(producer_id, producer_epoch)| end_txn::EndTxnResponse {
             producer_id,
             producer_epoch,
@@ -676,10 +678,18 @@ impl State {
         forced: Option<ErrorCode>,
     ) -> add_partitions_to_txn::AddPartitionsToTxnResponse {
         use add_partitions_to_txn as messages;
-        let code = forced.unwrap_or(ErrorCode::NONE);
+        let id = request.v3_and_below_transactional_id;
+        let producer = (
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+        );
+        let code = match forced {
+            Some(code) => code,
+            None if self.fenced(&id, producer) => ErrorCode::PRODUCER_FENCED,
+            None => ErrorCode::NONE,
+        };
         if code.is_ok() {
-            self.ongoing
-                .insert(request.v3_and_below_transactional_id, true);
+            self.ongoing.insert(id, true);
         }
         let topics = request.v3_and_below_topics.into_iter().map(|topic| {
             messages::AddPartitionsToTxnTopicResult {

@@ -325,10 +325,11 @@ impl Consumer {
             Mode::Subscribed(listener) => Some(Arc::clone(listener)),
             _ => None,
         };
-        self.end_automatic_commit().await;
         let mut leaving = None;
         if let (Some(listener), Some(group)) = (listener, &self.inner.group) {
             let turn = self.take_turn().await;
+            // Not before: a poll that ends a duty meanwhile may begin another one.
+            self.end_automatic_commit().await;
             self.finish_duty(group).await;
             let owned: Vec<TopicPartition> = group.lock().owned.iter().cloned().collect();
             if !owned.is_empty() {
@@ -343,6 +344,8 @@ impl Consumer {
             let (done, left) = oneshot::channel();
             group.ask(Ask::Unsubscribe { leave_static, done });
             leaving = Some((turn, left));
+        } else {
+            self.end_automatic_commit().await;
         }
         // Before the wait, which may be dropped: nothing is handed out of what others have now.
         self.inner.core.positions().assign(&BTreeSet::new());

@@ -232,8 +232,11 @@ impl Sender {
         self.wake_at_ms = Some(self.wake_at_ms.map_or(at_ms, |wake| wake.min(at_ms)));
     }
 
+    /// What is said of a transaction's partitions counts for that one; sent after its end, the
+    /// request would be refused for its epoch, or open the next.
     fn answer_quiesce(&mut self) {
         if self.quiescing.is_some()
+            && !self.adding.on_its_way
             && !self.lanes.iter().any(Lane::any_in_flight)
             && let Some(done) = self.quiescing.take()
         {

@@ -3,14 +3,16 @@
 //!
 //! Never: part of the product.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_protocol::{ApiKey, ErrorCode};
+use async_trait::async_trait;
+use millstream_protocol::{ApiKey, ErrorCode, TopicPartition};
 use tokio::time::{Instant, sleep};
 
 use super::broker::{FakeBroker, Fault};
 use super::{SECOND, connect, tp, values};
-use crate::consumer::{AutoOffsetReset, Consumer, ConsumerError};
+use crate::consumer::{AutoOffsetReset, Consumer, ConsumerError, RebalanceListener};
 use crate::group::OffsetAndMetadata;
 
 /// A broker with one record.
@@ -199,4 +201,39 @@ async fn a_leader_that_moves_after_a_quiet_time_stops_no_other_topic() {
         broker.with(topic, 0, |log| log.write(&[topic]));
         assert_eq!(values(&consumer.poll(SECOND).await.unwrap()), [topic]);
     }
+}
+
+/// Takes its time over what it is given.
+#[derive(Debug)]
+struct Slow;
+
+#[async_trait]
+impl RebalanceListener for Slow {
+    async fn on_revoked(&self, _consumer: &Consumer, _partitions: &[TopicPartition]) {}
+
+    async fn on_assigned(&self, _consumer: &Consumer, _partitions: &[TopicPartition]) {
+        sleep(10 * SECOND).await;
+    }
+
+    async fn on_lost(&self, _consumer: &Consumer, _partitions: &[TopicPartition]) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_automatic_commit_of_a_poll_that_is_ended_is_over_when_the_group_is_left() {
+    let broker = one_record();
+    let consumer = automatic(&broker).await;
+    consumer.subscribe_with(["a"], Arc::new(Slow)).unwrap();
+    let polling = consumer.clone();
+    let poll = tokio::spawn(async move { polling.poll(60 * SECOND).await });
+    sleep(5 * SECOND).await;
+    // The turn is free, and the next commit due, only when the listener has done. By then the
+    // coordinator is away.
+    let away = Fault::Code(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    broker.fault(ApiKey::Heartbeat, Fault::Code(ErrorCode::NOT_COORDINATOR));
+    (0..1_000).for_each(|_| broker.fault(ApiKey::FindCoordinator, away));
+    consumer.unsubscribe().await.unwrap();
+    poll.await.unwrap().unwrap();
+    broker.forget_faults();
+    sleep(100 * SECOND).await;
+    assert!(committed(&broker).is_empty(), "by one that has left");
 }

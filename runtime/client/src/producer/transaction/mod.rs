@@ -35,6 +35,14 @@ enum Attempt<T> {
     Stop(TransactionError),
 }
 
+/// What the coordinator makes of EndTxn, finally.
+enum Ended {
+    /// As asked; with the next epoch, where the end brings one.
+    AsAsked(Option<ProducerIdentity>),
+    /// A commit in doubt that it knows nothing of any more, nor of the id; why.
+    Forgotten(Arc<str>),
+}
+
 impl Producer {
     fn transactional_id(&self, call: &'static str) -> Result<Arc<str>, TransactionError> {
         self.handle
@@ -130,7 +138,14 @@ impl Producer {
                 // Before transaction version 2 a coordinator that is asked for an epoch while the
                 // transaction is open takes the asker for its own successor. So the commit is
                 // decided first.
-                self.ended(true, &id, started).await?;
+                if let Ended::Forgotten(cause) = self.ended(true, &id, started).await? {
+                    // Nothing is left to decide there; the id is taken in anew, or a successor has
+                    // it.
+                    tracing::warn!(
+                        transactional_id = %id, %cause,
+                        "the coordinator has forgotten what became of a commit in doubt"
+                    );
+                }
                 self.handle
                     .shared
                     .with_machine(|machine| machine.in_doubt = false);
@@ -340,7 +355,13 @@ impl Producer {
     /// Ends the transaction, and takes the outcome over.
     async fn end(&self, committed: bool, id: &Arc<str>) -> Result<(), TransactionError> {
         let started = Instant::now();
-        let ended = self.ended(committed, id, started).await;
+        let ended = match self.ended(committed, id, started).await {
+            Ok(Ended::AsAsked(next)) => Ok(next),
+            Ok(Ended::Forgotten(cause)) => {
+                Err(self.out_of_time(call_of(committed), id, started, cause))
+            }
+            Err(error) => Err(error),
+        };
         let shared = &self.handle.shared;
         let renew = shared.with_machine(|machine| {
             if let Ok(Some(identity)) = &ended {
@@ -372,12 +393,12 @@ impl Producer {
         committed: bool,
         id: &Arc<str>,
         started: Instant,
-    ) -> Result<Option<ProducerIdentity>, TransactionError> {
-        let call = if committed { "commit()" } else { "abort()" };
+    ) -> Result<Ended, TransactionError> {
+        let call = call_of(committed);
         let mut attempt = 0;
         loop {
             let last = match self.end_once(committed, id, started).await {
-                Attempt::Done(identity) => return Ok(identity),
+                Attempt::Done(ended) => return Ok(ended),
                 Attempt::Again(last) => last,
                 Attempt::Stop(TransactionError::Security { error, .. }) if self.in_doubt() => {
                     return Err(self.out_of_time(call, id, started, error.to_string().into()));
@@ -391,12 +412,7 @@ impl Producer {
         }
     }
 
-    async fn end_once(
-        &self,
-        committed: bool,
-        id: &Arc<str>,
-        started: Instant,
-    ) -> Attempt<Option<ProducerIdentity>> {
+    async fn end_once(&self, committed: bool, id: &Arc<str>, started: Instant) -> Attempt<Ended> {
         let shared = &self.handle.shared;
         // In doubt from before the request until a final answer, also if this future is dropped.
         let (identity, was_in_doubt) = shared
@@ -432,22 +448,21 @@ impl Producer {
                     producer_id: answer.producer_id,
                     epoch: answer.producer_epoch,
                 };
-                return Attempt::Done(Some(next).filter(|next| next.producer_id >= 0));
+                let next = Some(next).filter(|next| next.producer_id >= 0);
+                return Attempt::Done(Ended::AsAsked(next));
             }
             Ok(answer) => answer.error_code,
         };
-        self.end_refused(code, (committed, was_in_doubt), id, started)
-            .await
+        self.end_refused(code, (committed, was_in_doubt), id).await
     }
 
     /// What a refusal of EndTxn means.
-    async fn end_refused<T>(
+    async fn end_refused(
         &self,
         code: ErrorCode,
         (committed, was_in_doubt): (bool, bool),
         id: &Arc<str>,
-        started: Instant,
-    ) -> Attempt<T> {
+    ) -> Attempt<Ended> {
         let shared = &self.handle.shared;
         let cause: Arc<str> = code.to_string().into();
         let transactional_id = Arc::clone(id);
@@ -464,10 +479,10 @@ impl Producer {
             // The coordinator has forgotten the id. What became of a commit that it did not answer
             // before, it has forgotten as well: that stays in doubt.
             _ if code == ErrorCode::INVALID_PRODUCER_ID_MAPPING && was_in_doubt => {
-                Attempt::Stop(self.out_of_time("commit()", id, started, cause))
+                Attempt::Done(Ended::Forgotten(cause))
             }
             _ if code == ErrorCode::INVALID_PRODUCER_ID_MAPPING => {
-                self.fenced_or_forgotten(code, id).await
+                self.fenced_or_forgotten(code, was_in_doubt, id).await
             }
             ErrorClass::AbortTransaction => {
                 if was_in_doubt {
@@ -481,7 +496,7 @@ impl Producer {
                     code: Some(code),
                 })
             }
-            ErrorClass::Fenced => self.fenced_or_forgotten(code, id).await,
+            ErrorClass::Fenced => self.fenced_or_forgotten(code, was_in_doubt, id).await,
             // Apache Kafka's word for a commit that comes after the coordinator's own abort, or
             // while that is being written. One that was carried out is never answered so, which
             // leaves no doubt: it can be aborted, and that brings the next epoch.
@@ -513,12 +528,19 @@ impl Producer {
     /// aborted a transaction that was open for too long, or it has forgotten the id since. Asking
     /// for an epoch tells them apart: a producer with a successor is refused, one that was only
     /// slow gets its next epoch.
-    async fn fenced_or_forgotten<T>(&self, code: ErrorCode, id: &Arc<str>) -> Attempt<T> {
+    async fn fenced_or_forgotten<T>(
+        &self,
+        code: ErrorCode,
+        was_in_doubt: bool,
+        id: &Arc<str>,
+    ) -> Attempt<T> {
+        let shared = &self.handle.shared;
+        // A commit that was refused is not in doubt by that, also where no epoch comes now.
+        shared.with_machine(|machine| machine.in_doubt = was_in_doubt);
         let identity = match self.initialise(id, Instant::now()).await {
             Ok(identity) => identity,
             Err(error) => return Attempt::Stop(error),
         };
-        let shared = &self.handle.shared;
         shared.with_machine(|machine| {
             machine.identity = Some(identity);
             // Nothing of this transaction is left at the coordinator.
@@ -624,6 +646,10 @@ impl Producer {
             cause,
         })
     }
+}
+
+fn call_of(committed: bool) -> &'static str {
+    if committed { "commit()" } else { "abort()" }
 }
 
 fn may_have_been_sent(error: &ClusterError) -> bool {

@@ -127,3 +127,42 @@ async fn under_version_1_a_commit_in_doubt_is_decided_before_an_epoch_is_asked_f
         goes_on_behind(&broker, &producer, &["a", "a"]).await;
     }
 }
+
+/// The request about the partitions waits for a coordinator that is away, and is the last to find
+/// out that it has come back.
+#[tokio::test(start_paused = true)]
+async fn under_version_1_an_abort_waits_for_what_is_said_of_the_partitions() {
+    let answers = [
+        Step::Pass,
+        Step::Error(ErrorCode::TOPIC_AUTHORIZATION_FAILED),
+        Step::Error(ErrorCode::INVALID_PRODUCER_ID_MAPPING),
+    ];
+    let waits = (4_000..5_000).step_by(200);
+    for (answer, wait_ms) in answers
+        .into_iter()
+        .flat_map(|answer| waits.clone().map(move |wait| (answer, wait)))
+    {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        let producer = ready_below_2(&broker).await;
+        let moved = Step::Error(ErrorCode::NOT_COORDINATOR);
+        broker.script(ApiKey::AddPartitionsToTxn, &[moved, answer]);
+        let away = Step::Error(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+        broker.always(ApiKey::FindCoordinator, away);
+        producer.begin().unwrap();
+        drop(producer.send(record("lost")).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        let back = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            broker.always(ApiKey::FindCoordinator, Step::Pass);
+        };
+        let (aborted, ()) = tokio::join!(producer.abort(), back);
+        aborted.unwrap();
+        producer.begin().unwrap();
+        // Whatever is late has come.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        drop(producer.send(record("a")).await.unwrap());
+        let committed = producer.commit().await;
+        assert!(committed.is_ok(), "{answer:?} {wait_ms}: {committed:?}");
+        assert_eq!(broker.values("out", 0), ["a"], "{answer:?} {wait_ms}");
+    }
+}

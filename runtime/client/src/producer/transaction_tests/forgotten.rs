@@ -61,10 +61,17 @@ async fn an_id_that_a_successor_had_anew_is_fenced() {
     goes_on(&broker, &successor).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_commit_in_doubt_that_the_coordinator_forgot_stays_in_doubt() {
-    let broker = ScriptedBroker::new(&[("out", 1)]);
-    let producer = ready(&broker).await;
+async fn ready_at(broker: &ScriptedBroker, version: i16) -> Producer {
+    broker.lock().transaction_version = version;
+    let builder = Producer::transactional(ID).allow_transaction_version_below_2(true);
+    let producer = connect(broker, builder.max_block_ms(10_000)).await;
+    producer.init_transactions().await.unwrap();
+    producer
+}
+
+/// A producer whose commit lost its answer, and whose id was forgotten then.
+async fn forgotten_in_doubt(broker: &ScriptedBroker, version: i16) -> Producer {
+    let producer = ready_at(broker, version).await;
     producer.begin().unwrap();
     drop(producer.send(record("a")).await.unwrap());
     let forgotten = Step::Error(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
@@ -75,6 +82,56 @@ async fn a_commit_in_doubt_that_the_coordinator_forgot_stays_in_doubt() {
         "{error}"
     );
     broker.lock().forget_id(ID);
-    producer.init_transactions().await.unwrap();
-    goes_on_behind(&broker, &producer, &["a", "a"]).await;
+    producer
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_in_doubt_that_the_coordinator_forgot_stays_in_doubt() {
+    for version in [1, 2] {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        let producer = forgotten_in_doubt(&broker, version).await;
+        producer.init_transactions().await.unwrap();
+        assert_eq!(producer.identity().unwrap().producer_id, 1001);
+        goes_on_behind(&broker, &producer, &["a", "a"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_in_doubt_whose_id_a_successor_has_anew_is_fenced() {
+    for version in [1, 2] {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        let producer = forgotten_in_doubt(&broker, version).await;
+        let successor = ready_at(&broker, version).await;
+        if version < 2 {
+            let forgotten = Step::Error(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
+            broker.script(ApiKey::EndTxn, &[forgotten]);
+        }
+        let error = producer.init_transactions().await.unwrap_err();
+        assert!(matches!(error, TransactionError::Fenced { .. }), "{error}");
+        goes_on_behind(&broker, &successor, &["a", "a"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_was_refused_is_not_in_doubt_where_no_epoch_comes() {
+    for version in [1, 2] {
+        let broker = ScriptedBroker::new(&[("out", 1)]);
+        let producer = ready_at(&broker, version).await;
+        producer.begin().unwrap();
+        drop(producer.send(record("lost")).await.unwrap());
+        producer.flush().await.unwrap();
+        broker.lock().forget_id(ID);
+        let loads = Step::Error(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+        broker.always(ApiKey::InitProducerId, loads);
+        let error = producer.commit().await.unwrap_err();
+        assert!(matches!(error, TransactionError::Timeout { .. }), "{error}");
+        broker.always(ApiKey::InitProducerId, Step::Pass);
+        let error = producer.commit().await.unwrap_err();
+        assert!(
+            matches!(error, TransactionError::Abortable { .. }),
+            "{error}"
+        );
+        producer.abort().await.unwrap();
+        goes_on_behind(&broker, &producer, &["lost", "a"]).await;
+    }
 }
