@@ -39,8 +39,8 @@ impl Clock {
     }
 
     /// Milliseconds since the Unix epoch by the machine's wall clock, where that is ahead: the
-    /// machine has slept since the start, or its clock was wrong then. For what records and commits
-    /// are stamped with and judged by; never for a deadline.
+    /// machine has slept since the start, or its clock was wrong then. For what records are
+    /// stamped with and judged by; never for a deadline.
     pub fn wall_ms(&self) -> i64 {
         let now_ms = self.now_ms();
         self.wall.map_or(now_ms, |wall| wall().max(now_ms))
@@ -83,5 +83,13 @@ mod tests {
             let clock = Clock::starting_at(1_000).with_wall(wall);
             assert_eq!((clock.now_ms(), clock.wall_ms()), (1_000, expected_ms));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_of_the_system_looks_at_wall_time_anew() {
+        let clock = Clock::system();
+        // Virtual time stands still here; the machine's does not.
+        let moved = (0..1_000_000).any(|_| clock.wall_ms() > clock.now_ms());
+        assert!(moved);
     }
 }

@@ -1,5 +1,5 @@
 //! What a broker allocates for what has nothing in it yet: lengths of frames, partitions without
-//! records.
+//! records, fetches that wait.
 //!
 //! Invariants: what is counted is what this process allocates, resident or not.
 //! Never: two of these tests at a time; each would count the other's memory.
@@ -9,10 +9,11 @@ mod over_tcp;
 use bytes::Bytes;
 use millstream_broker::{Broker, BrokerConfig};
 use millstream_log::{DiskStorage, Durability, MemoryStorage};
+use millstream_protocol::messages::fetch::{FetchPartition, FetchTopic};
 use millstream_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use millstream_protocol::messages::*;
 use millstream_protocol::{Compression, ProducerStamp, RecordBatchBuilder};
-use over_tcp::{ask, connect, new_topic, raise_descriptors};
+use over_tcp::{ask, connect, framed, new_topic, raise_descriptors};
 use peak_alloc::PeakAlloc;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -98,32 +99,40 @@ fn names() -> impl Iterator<Item = String> {
     (0..TOPICS).map(|number| format!("topic-{number}"))
 }
 
-fn a_record() -> Bytes {
+fn a_record(value_bytes: usize) -> Bytes {
     let mut builder = RecordBatchBuilder::new(Compression::None);
-    builder.append(1, Some(b"key"), Some(b"value"), &[]);
+    builder.append(1, Some(b"key"), Some(&vec![7; value_bytes]), &[]);
     builder.finish(ProducerStamp::NONE).expect("builds")
+}
+
+/// A record in each of the topic's first partitions.
+fn produce(name: String, partitions: i32, value_bytes: usize) -> ProduceRequest {
+    let data = |index| PartitionProduceData {
+        index,
+        records: Some(a_record(value_bytes)),
+    };
+    ProduceRequest {
+        acks: -1,
+        timeout_ms: 30_000,
+        topic_data: vec![TopicProduceData {
+            name,
+            partition_data: (0..partitions).map(data).collect(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+async fn append(stream: &mut TcpStream, request: ProduceRequest) {
+    let answer = ask(stream, 9, &request).await;
+    let appended = &answer.responses[0].partition_responses;
+    assert!(appended.iter().all(|answer| answer.error_code.is_ok()));
 }
 
 /// A record in every partition, one request a topic.
 async fn append_everywhere(stream: &mut TcpStream) {
     for name in names() {
-        let data = |index| PartitionProduceData {
-            index,
-            records: Some(a_record()),
-        };
-        let request = ProduceRequest {
-            acks: -1,
-            timeout_ms: 30_000,
-            topic_data: vec![TopicProduceData {
-                name,
-                partition_data: (0..PARTITIONS).map(data).collect(),
-                ..Default::default()
-            }],
-            ..Default::default()
-        };
-        let answer = ask(stream, 9, &request).await;
-        let appended = &answer.responses[0].partition_responses;
-        assert!(appended.iter().all(|answer| answer.error_code.is_ok()));
+        append(stream, produce(name, PARTITIONS, 5)).await;
     }
 }
 
@@ -161,5 +170,51 @@ async fn a_partition_to_which_nothing_happens_takes_little() {
     assert!(opened <= PARTITION_BYTES, "{opened} bytes after a restart");
     assert!(written <= WRITTEN_BYTES, "{written} bytes with a record");
     // Nothing is kept of it.
+    broker.halt();
+}
+
+#[tokio::test]
+async fn a_fetch_that_waits_takes_nothing_for_records_that_it_has_seen() {
+    let _alone = ALONE.lock().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (broker, mut writer) = open(folder.path()).await;
+    let address = writer.peer_addr().expect("connected");
+    let create = CreateTopicsRequest {
+        topics: vec![new_topic("orders".to_owned(), 1)],
+        ..Default::default()
+    };
+    ask(&mut writer, 7, &create).await;
+    // More than the broker keeps at hand of a partition: most of it is in the file only.
+    for _ in 0..8 {
+        append(&mut writer, produce("orders".to_owned(), 1, 800 * KIB)).await;
+    }
+    let fetch = FetchRequest {
+        max_wait_ms: i32::MAX,
+        min_bytes: 32 * MIB as i32,
+        max_bytes: 32 * MIB as i32,
+        topics: vec![FetchTopic {
+            topic: "orders".to_owned(),
+            partitions: vec![FetchPartition {
+                partition: 0,
+                partition_max_bytes: 32 * MIB as i32,
+                ..Default::default()
+            }],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let mut reader = connect(address).await;
+    let sent = framed(12, &fetch);
+    reader.write_all(&sent).await.expect("written");
+    round_trips(address).await;
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    for _ in 0..10 {
+        append(&mut writer, produce("orders".to_owned(), 1, 5)).await;
+        round_trips(address).await;
+    }
+    let taken = MEMORY.peak_usage().saturating_sub(before);
+    assert!(taken < MIB, "{taken} bytes for ten small records");
+    assert!(reader.try_read(&mut [0]).is_err(), "it waits");
     broker.halt();
 }

@@ -223,3 +223,29 @@ fn synonym(name: &str, value: Option<String>, source: Source) -> DescribeConfigs
         source: source as i8,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_of_a_setting_counts() {
+        let text = || "x".repeat(1_000);
+        let of = DescribeConfigsResourceResult::default;
+        let synonym = |name, value| DescribeConfigsSynonym {
+            name,
+            value,
+            ..Default::default()
+        };
+        let (mut named, mut valued, mut documented) = (of(), of(), of());
+        named.name = text();
+        valued.value = Some(text());
+        documented.documentation = Some(text());
+        let (mut synonym_named, mut synonym_valued) = (of(), of());
+        synonym_named.synonyms = vec![synonym(text(), None)];
+        synonym_valued.synonyms = vec![synonym(String::new(), Some(text()))];
+        for config in [named, valued, documented, synonym_named, synonym_valued] {
+            assert!(size_bytes(&config) >= 1_000, "{config:?}");
+        }
+    }
+}

@@ -113,4 +113,21 @@ mod tests {
             assert!(seen.is_enough(usize::MAX));
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_beyond_the_limit_of_its_partition_counts_and_nothing_behind_it() {
+        let broker = broker().await;
+        let mut client = Client::connect(&broker);
+        client.create_topic("orders", 1).await;
+        let mut request = fetch_request("orders", 0, 0, 1_000);
+        request.topics[0].partitions[0].partition_max_bytes = 1;
+        let targets = Targets::of_request(broker.node(), false, &request.topics);
+        let mut seen = Seen::new(&targets);
+        for value in ["a", "b"] {
+            client.produce("orders", 0, batch(&[value])).await;
+        }
+        let first = batch(&["a"]).len();
+        assert_eq!(seen.look(&targets, Isolation::LastStable), first);
+        assert_eq!(seen.look(&targets, Isolation::LastStable), 0);
+    }
 }
