@@ -120,7 +120,7 @@ pub(crate) async fn handle(
         let mut seen = Seen::new(&targets);
         answer = loop {
             context.may_be_large().await;
-            seen.look(&targets, isolation);
+            seen.look(&targets, isolation, bytes_min);
             if ended || seen.is_enough(bytes_min) {
                 break read(&targets, bytes_max, isolation);
             }
