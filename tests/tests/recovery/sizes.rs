@@ -169,6 +169,31 @@ async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Brokers hear of a new topic one after another, so that one may not know it when the job starts.
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_is_made_after_the_start_is_asked_what_it_takes() -> anyhow::Result<()> {
+    const LARGE: usize = 1_500_000;
+    let cluster = BrokerUnderTest::start(8).await?;
+    let admin = Admin::with(&cluster, cluster.client(9));
+    let large = |name| NewTopic::new(cluster.name(name), 4).config("max.message.bytes", 3_000_000);
+    admin.create_topic(&large("in")).await?;
+    let builder = StreamsBuilder::new();
+    builder
+        .stream(&cluster.name("in"), json::<String, u64>())
+        .map_values(|_, number: u64| "7".repeat(number as usize * 300_000))
+        .to(&cluster.name("out"), json());
+    let mut running = configured(&cluster, builder.build()?).start().await?;
+    for name in ["out", DEAD] {
+        admin.create_topic(&large(name)).await?;
+    }
+    put(&cluster, &[vec![b'x'; LARGE], b"7".to_vec()]).await?;
+    caught_up(&cluster, &mut running).await?;
+    running.stop().await?;
+    assert_eq!(read(&cluster, "out").await?.len(), 1);
+    assert_eq!(read(&cluster, DEAD).await?.len(), 1);
+    Ok(())
+}
+
 async fn widen(cluster: &BrokerUnderTest, topic: &str, bytes: usize) -> anyhow::Result<()> {
     let admin = Admin::with(cluster, cluster.client(9));
     let change = ConfigChange::Set("max.message.bytes".into(), bytes.to_string());

@@ -76,22 +76,30 @@ impl SizeLimits {
         let topics = self.sinks.iter_mut().chain(&mut self.dead_letter);
         let asked = topics.map(|(topic, limit)| async move {
             match said(admin, topic).await {
-                Ok(said) => *limit = said.min(request_max),
-                Err(error) => tracing::warn!(
-                    %topic, %error, limit_bytes = *limit,
-                    "the topic does not say what it takes (max.message.bytes); records up to this \
-                     size are sent to it"
-                ),
+                Ok(said) => {
+                    *limit = said.unwrap_or(Self::USUAL).min(request_max);
+                    said.is_some()
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        %topic, %error, limit_bytes = *limit,
+                        "the topic does not say what it takes (max.message.bytes); records up to \
+                         this size are sent to it"
+                    );
+                    true
+                }
             }
         });
         let all = futures::future::join_all(asked);
-        let in_time = tokio::time::timeout(patience, all).await.is_ok();
-        let fresh = match in_time {
-            true => Self::FRESH,
-            false => Self::FRESH_UNANSWERED,
+        let answered = tokio::time::timeout(patience, all).await;
+        let fresh = match &answered {
+            Ok(are_there) if are_there.iter().all(|is_there| *is_there) => Self::FRESH,
+            // It may be there in a moment: brokers hear of a new topic one after another.
+            Ok(_) => Duration::ZERO,
+            Err(_) => Self::FRESH_UNANSWERED,
         };
         self.fresh_until = Instant::now() + fresh;
-        in_time
+        answered.is_ok()
     }
 
     /// Asks again, but waits for no broker that is away.
@@ -104,18 +112,18 @@ impl SizeLimits {
     }
 }
 
-/// What the topic says that it takes; a topic that is not there yet will take the usual.
-async fn said(admin: &Admin, topic: &str) -> Result<usize, AdminError> {
+/// What the topic says that it takes; `None` where the broker does not know it (yet).
+async fn said(admin: &Admin, topic: &str) -> Result<Option<usize>, AdminError> {
     let configs = match admin.topic_configs(topic).await {
         Ok(configs) => configs,
         Err(error) if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => {
-            return Ok(SizeLimits::USUAL);
+            return Ok(None);
         }
         Err(error) => return Err(error),
     };
     let said = configs.get("max.message.bytes");
     let said = said.and_then(|bytes| bytes.parse().ok());
-    Ok(said.unwrap_or(SizeLimits::USUAL))
+    Ok(Some(said.unwrap_or(SizeLimits::USUAL)))
 }
 
 impl Worker {
@@ -151,10 +159,19 @@ impl Worker {
         if self.limits.is_fresh() {
             return Some(found);
         }
-        // The open transaction does not wait for long.
+        self.ask_limits_again().await;
+        self.oversize(partition)
+    }
+
+    /// The open transaction does not wait for long.
+    async fn ask_limits_again(&mut self) {
         let patience = self.config.transaction_timeout / 4;
         self.limits.refresh(patience).await;
-        self.oversize(partition)
+    }
+
+    fn dead_letter_limit(&self) -> usize {
+        let limit = self.limits.dead_letter.as_ref();
+        limit.map_or(self.config.max_request_size, |(_, limit)| *limit)
     }
 
     fn oversize(&self, partition: &TopicPartition) -> Option<Outcome> {
@@ -182,7 +199,8 @@ impl Worker {
         cause: BoxError,
     ) -> Result<(), StreamsError> {
         let offset = record.offset;
-        match &self.config.poison {
+        let config = Arc::clone(&self.config);
+        match &config.poison {
             PoisonPolicy::Fail => Err(StreamsError::Poison {
                 operator: operator.to_owned(),
                 partition: partition.clone(),
@@ -195,10 +213,15 @@ impl Worker {
                 Ok(())
             }
             PoisonPolicy::DeadLetter(topic) => {
-                let limit = self.limits.dead_letter.as_ref();
-                let limit = limit.map_or(self.config.max_request_size, |(_, limit)| *limit);
-                let headers = letter_headers(partition, &record, operator, &cause, limit);
-                let letter = letter(&record, &headers);
+                let headers = |limit| letter_headers(partition, &record, operator, &cause, limit);
+                let mut limit = self.dead_letter_limit();
+                let mut with = headers(limit);
+                if letter(&record, &with).size_bytes() > limit && !self.limits.is_fresh() {
+                    self.ask_limits_again().await;
+                    limit = self.dead_letter_limit();
+                    with = headers(limit);
+                }
+                let letter = letter(&record, &with);
                 let size_bytes = letter.size_bytes();
                 if size_bytes > limit {
                     return Err(StreamsError::DeadLetterTooLarge {
