@@ -173,15 +173,12 @@ impl Streams {
                 )
             })?;
             tracing::info!(settings = ?self.config.effective(), topology = ?self.topology, "starting");
-            let addresses = transport.bootstrap();
-            let patience = self.config.delivery_timeout;
             let start = Start {
                 transport,
                 config: Arc::new(self.config),
                 topology: self.topology,
             };
-            let say = || say_on_stderr(still_starting(&addresses, patience));
-            said_when_slow(start.run(), SILENCE, say).await
+            start.run().await
         })
     }
 
@@ -214,10 +211,10 @@ impl Streams {
     }
 }
 
-/// How long a start may take before it says what it waits for.
+/// How long brokers may be out of reach before that is said.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Starts; when that takes longer than `silence`, says so once and goes on.
+/// Waits for `start`; when that takes longer than `silence`, says so once and goes on.
 async fn said_when_slow<T>(
     start: impl Future<Output = T>,
     silence: Duration,
@@ -264,14 +261,12 @@ struct Start {
 
 impl Start {
     async fn run(self) -> Result<RunningStreams, StreamsError> {
-        let mut producers = Vec::new();
-        for worker in 0..self.config.threads {
-            producers.push(self.producer(worker).await?);
-        }
+        let addresses = self.transport.bootstrap();
+        let say = || say_on_stderr(still_starting(&addresses, self.config.delivery_timeout));
+        let (producers, limits) = said_when_slow(self.reach(), SILENCE, say).await?;
         self.fence_surplus_workers().await?;
         let stores = self.topology.global_stores();
         let global = self.fill_globals(&stores).await?;
-        let limits = self.size_limits().await;
         let progress = ProgressLog::new();
         let (stop, stopped) = watch::channel(false);
         let (rewinds, rewound) = mpsc::unbounded_channel();
@@ -328,6 +323,16 @@ impl Start {
             admin,
             group,
         })
+    }
+
+    /// The first questions to the brokers. What comes after them may take its time: global tables
+    /// are filled.
+    async fn reach(&self) -> Result<(Vec<Producer>, SizeLimits), StreamsError> {
+        let mut producers = Vec::new();
+        for worker in 0..self.config.threads {
+            producers.push(self.producer(worker).await?);
+        }
+        Ok((producers, self.size_limits().await))
     }
 
     fn topics(&self) -> Vec<String> {
