@@ -91,7 +91,9 @@ def suite_of(client):
         bench.topics(topic, configs=FOR_EVER)
         run(bench, "produce", topic, name).wait_for("done", 90)
         stored = stored_codecs(bench, topic)
-        assert stored == {name}, f"the batches in the log have the codecs {stored}"
+        # A batch that does not get smaller is sent as it is, by librdkafka.
+        right = name in stored and stored <= {name, "none"}
+        assert right, f"the batches in the log have the codecs {stored}"
         wanted = standard(client.cannot)
         by_java = java_dump(bench, topic)
         assert by_java == wanted, "Java reads " + first_difference(by_java, wanted)
