@@ -3,6 +3,7 @@
 //! Invariants: `open` returns only when every partition and both coordinators are loaded.
 //! Never: half open; what fails on the way stops what was started.
 
+use crate::clock::Leaps;
 use crate::node::{Node, Stage};
 use crate::overrides::Layers;
 use crate::topics::{CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC};
@@ -193,13 +194,19 @@ fn retention_loop(
 ) -> impl Future<Output = ()> + Send + use<> {
     let (placement, clock) = (config.placement, config.clock);
     let interval = Duration::from_millis(config.log_retention_check_interval_ms.unsigned_abs());
+    let mut leaps = Leaps::new(clock);
     async move {
         loop {
             tokio::time::sleep(interval).await;
-            let (directory, now_ms) = (directory.clone(), clock.now_ms());
+            let (directory, now_ms) = (directory.clone(), clock.wall_ms());
+            let leapt = leaps.any();
             let work = move || {
                 for topic in directory.topics() {
                     for partition in topic.partitions {
+                        if leapt {
+                            // A producer may have slept with this machine, in the middle of a try.
+                            partition.hear_producers(now_ms);
+                        }
                         match partition.apply_retention(now_ms) {
                             // Its topic was deleted meanwhile.
                             Ok(_) | Err(LogError::Closed) => {}
@@ -227,7 +234,7 @@ fn compaction_loop(
     async move {
         loop {
             tokio::time::sleep(interval).await;
-            let (directory, now_ms) = (directory.clone(), clock.now_ms());
+            let (directory, now_ms) = (directory.clone(), clock.wall_ms());
             match placement.blocking(move || directory.compact(now_ms)).await {
                 Ok(Ok(report)) => {
                     for failed in &report.failed {

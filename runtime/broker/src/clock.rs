@@ -4,6 +4,9 @@
 //! Invariants: `now_ms` never goes backwards while the process runs; `wall_ms` is never behind it.
 //! Never: lets a deadline jump with the machine's wall clock (a step of an hour aborts no
 //! transaction), or a machine's sleep make the times of new records look like the future.
+//!
+//! What is written down is stamped with `wall_ms` and judged by it; what only this process knows
+//! has `now_ms`. The two part when the machine sleeps: `Leaps` tells whom that concerns.
 
 use tokio::time::Instant;
 
@@ -46,10 +49,42 @@ impl Clock {
         self.wall.map_or(now_ms, |wall| wall().max(now_ms))
     }
 
+    /// How far wall time is ahead of what has passed since the start.
+    pub(crate) fn ahead_ms(&self) -> i64 {
+        self.wall_ms().saturating_sub(self.now_ms())
+    }
+
     /// Milliseconds since the Unix epoch, as they have passed since the start.
     pub fn now_ms(&self) -> i64 {
         let elapsed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.base_ms.saturating_add(elapsed)
+    }
+}
+
+/// Less than this between two looks is a clock that is set right, not a leap.
+const LEAP_MS: i64 = 60_000;
+
+/// Notices when wall time has left behind what has passed here: the machine has slept, or its
+/// clock was set. Who was about to use something could not meanwhile, however old that is now.
+#[derive(Debug)]
+pub(crate) struct Leaps {
+    clock: Clock,
+    ahead_ms: i64,
+}
+
+impl Leaps {
+    /// Counts from now on.
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            ahead_ms: clock.ahead_ms(),
+        }
+    }
+
+    /// Whether there was one since the last look.
+    pub(crate) fn any(&mut self) -> bool {
+        let before_ms = std::mem::replace(&mut self.ahead_ms, self.clock.ahead_ms());
+        self.ahead_ms.saturating_sub(before_ms) > LEAP_MS
     }
 }
 
@@ -68,6 +103,7 @@ fn system_ms() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
@@ -91,5 +127,18 @@ mod tests {
         // Virtual time stands still here; the machine's does not.
         let moved = (0..1_000_000).any(|_| clock.wall_ms() > clock.now_ms());
         assert!(moved);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leap_is_told_once_and_time_that_passes_is_none() {
+        static WALL_MS: AtomicI64 = AtomicI64::new(0);
+        let clock = Clock::starting_at(1_000).with_wall(|| WALL_MS.load(Ordering::Relaxed));
+        let mut leaps = Leaps::new(clock);
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert!(!leaps.any());
+        WALL_MS.store(9_000_000, Ordering::Relaxed);
+        assert!(leaps.any());
+        WALL_MS.store(9_030_000, Ordering::Relaxed);
+        assert!(!leaps.any(), "set right");
     }
 }

@@ -407,6 +407,11 @@ impl PartitionLog {
         self.change(|state| crate::retention::apply(self, state, now_ms))
     }
 
+    /// Nobody could write for a while: the silence of every producer begins now.
+    pub fn hear_producers(&self, now_ms: i64) {
+        self.lock().producers.hear_all(now_ms);
+    }
+
     /// Gives up the records below `offset`, as far as the last stable offset allows, and returns
     /// the new log start; `None` when the offset is above the high watermark.
     pub fn delete_records_before(&self, offset: i64) -> Result<Option<i64>, LogError> {

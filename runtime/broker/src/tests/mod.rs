@@ -22,3 +22,4 @@ mod partitions;
 mod read_committed;
 mod topics;
 mod versions;
+mod wall_clock;

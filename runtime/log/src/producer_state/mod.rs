@@ -130,6 +130,12 @@ impl ProducerState {
         self.heard_ms.insert(producer_id, now_ms);
     }
 
+    /// Nobody could be heard of for a while: everybody's silence begins now.
+    pub(crate) fn hear_all(&mut self, now_ms: i64) {
+        let ids = self.entries.keys();
+        self.heard_ms.extend(ids.map(|id| (*id, now_ms)));
+    }
+
     /// Forgets producers that were silent for `expiration_ms` by their timestamps and by this
     /// process's clock. A producer that was never heard of here is heard of now.
     pub(crate) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {

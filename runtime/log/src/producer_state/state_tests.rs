@@ -53,6 +53,18 @@ fn old_event_times_do_not_expire_a_producer_that_was_just_heard_of() {
 }
 
 #[test]
+fn nobody_expires_for_a_time_in_which_nobody_could_be_heard() {
+    let mut state = ProducerState::default();
+    state.heard(1, 10_000);
+    state.apply_batch(1, &event(0, 0, 0, false));
+    state.hear_all(900_000);
+    state.expire(900_000, 1_000);
+    assert!(state.entry(1).is_some());
+    state.expire(901_000, 1_000);
+    assert!(state.entry(1).is_none());
+}
+
+#[test]
 fn a_producer_known_from_the_log_is_heard_of_when_expiry_first_looks() {
     let mut state = ProducerState::default();
     state.apply_batch(1, &event(0, 0, 0, false));
