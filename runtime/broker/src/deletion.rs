@@ -57,13 +57,13 @@ impl Node {
             // Whoever waits for records of it has waited long enough.
             partition.wake();
         }
-        let mut forgotten = self.groups.forget_topics(&deleted, self.now_ms());
+        let mut forgotten = self.groups.forget_topics(&deleted);
         if forgotten.is_err() {
             // On a full disk the files that go make room for it.
             if let Err(error) = self.directory.erase_deleted_and_wait() {
                 tracing::error!(%error, "files of deleted topics stay");
             }
-            forgotten = self.groups.forget_topics(&deleted, self.now_ms());
+            forgotten = self.groups.forget_topics(&deleted);
         }
         let outcomes = outcomes.into_iter();
         Ok(outcomes

@@ -8,6 +8,7 @@
 //! Invariants: the stage only moves forward; after Halted no task of this node writes anything.
 //! Never: owned by a background task (they hold a `Weak` and end with it).
 
+use crate::clock::Leaps;
 use crate::fetch_sessions::FetchSessions;
 use crate::memory::Memory;
 use crate::observed::Observed;
@@ -87,9 +88,19 @@ impl Node {
         }))
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch, for deadlines.
     pub(crate) fn now_ms(&self) -> i64 {
         self.clock.now_ms()
+    }
+
+    /// The same for what is written down, and how old that is.
+    pub(crate) fn wall_ms(&self) -> i64 {
+        self.clock.wall_ms()
+    }
+
+    /// Tells of leaps of wall time from now on.
+    pub(crate) fn leaps(&self) -> Leaps {
+        Leaps::new(self.clock)
     }
 
     /// A random number from the seeded source.

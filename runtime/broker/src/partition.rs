@@ -76,6 +76,16 @@ impl Partition {
         self.log.offsets()
     }
 
+    /// The time that what is written down is stamped with, and judged by.
+    pub(crate) fn wall_ms(&self) -> i64 {
+        self.clock.wall_ms()
+    }
+
+    /// How far that is ahead of the clock of deadlines.
+    pub(crate) fn ahead_ms(&self) -> i64 {
+        self.clock.ahead_ms()
+    }
+
     /// Appends and asks for a sync. The caller acknowledges after
     /// `Node::durable(journal_position)` only.
     pub(crate) fn append(

@@ -87,21 +87,19 @@ impl Coordinator {
         api_version: i16,
     ) -> Result<u64, ErrorCode> {
         let shard = self.shard_of(group_id)?;
-        let now_ms = node.now_ms();
         let mut state = shard.lock();
         let partitions = by_id(&state, node, group_id, offsets);
         validate(&state, group_id, claim, Some(api_version), &partitions)?;
         if let Some(group) = state.groups.get_mut(group_id) {
-            group.committed(now_ms, &claim.member_id);
+            group.committed(node.now_ms(), &claim.member_id);
         }
         if offsets.is_empty() {
             return Ok(0);
         }
+        let now_ms = node.wall_ms();
         let expire_ms = retention_ms.map(|retention_ms| now_ms.saturating_add(retention_ms));
         let records = to_records(group_id, offsets, now_ms, expire_ms);
-        let appended = shard
-            .append(&mut state, &records, now_ms)
-            .map_err(commit_error)?;
+        let appended = shard.append(&mut state, &records).map_err(commit_error)?;
         for (record, at) in records.into_iter().zip(appended.base_offset..) {
             let GroupRecord::Offset {
                 group,
@@ -144,22 +142,14 @@ impl Coordinator {
         }
         let version = producer.api_version;
         let partitions = [shard.partition.name().clone()];
-        let records = to_records(group_id, offsets, node.now_ms(), None);
+        let records = to_records(group_id, offsets, node.wall_ms(), None);
         let committed = node.transactions.within_transaction(
             &producer.transactional_id,
             producer.producer_id,
             producer.producer_epoch,
             &partitions,
             offset_commit_mode(version),
-            || {
-                append_pending(
-                    shard,
-                    (group_id, claim, &asked),
-                    producer,
-                    records,
-                    node.now_ms(),
-                )
-            },
+            || append_pending(shard, (group_id, claim, &asked), producer, records),
         );
         committed
             .flatten()
@@ -251,14 +241,14 @@ impl Coordinator {
         }
         for chunk in partitions_of(&state, group_id).chunks(TOMBSTONES_MAX) {
             shard
-                .append(&mut state, &tombstones(group_id, chunk), now_ms)
+                .append(&mut state, &tombstones(group_id, chunk))
                 .map_err(append_error)?;
             for (topic, partition) in chunk {
                 state.offsets.remove(group_id, topic, *partition);
             }
         }
         if state.consumers.contains_key(group_id) {
-            shard.replace(&mut state, group_id, None, now_ms)?;
+            shard.replace(&mut state, group_id, None)?;
             return Ok(state.position);
         }
         let tombstone = GroupRecord::Group {
@@ -266,14 +256,14 @@ impl Coordinator {
             value: None,
         };
         shard
-            .append(&mut state, &[tombstone], now_ms)
+            .append(&mut state, &[tombstone])
             .map_err(append_error)?;
         state.groups.remove(group_id);
         Ok(state.position)
     }
 
     /// Forgets offsets that nobody has used for the retention time, and groups that have nothing
-    /// left.
+    /// left. `now_ms` is wall time, as everything is that it is compared with.
     pub(super) fn expire(&self, now_ms: i64) {
         for shard in self.shards().unwrap_or_default() {
             let mut state = shard.lock();
@@ -322,20 +312,20 @@ impl Coordinator {
             .map(|(topic, partition, _)| (topic.to_owned(), partition))
             .collect();
         for chunk in expired.chunks(TOMBSTONES_MAX) {
-            shard.append(state, &tombstones(group_id, chunk), now_ms)?;
+            shard.append(state, &tombstones(group_id, chunk))?;
             for (topic, partition) in chunk {
                 state.offsets.remove(group_id, topic, *partition);
             }
         }
         if !state.offsets.knows(group_id) && state.consumers.contains_key(group_id) {
-            shard.replace(state, group_id, None, now_ms)?;
+            shard.replace(state, group_id, None)?;
         }
         if !state.offsets.knows(group_id) && state.groups.contains_key(group_id) {
             let tombstone = GroupRecord::Group {
                 group: group_id.to_owned(),
                 value: None,
             };
-            shard.append(state, &[tombstone], now_ms)?;
+            shard.append(state, &[tombstone])?;
             state.groups.remove(group_id);
         }
         Ok(())
@@ -350,7 +340,6 @@ fn append_pending(
     (group_id, claim, asked): (&str, &MemberClaim, &[(Uuid, i32)]),
     producer: &CommitProducer,
     records: Vec<GroupRecord>,
-    now_ms: i64,
 ) -> Result<u64, ErrorCode> {
     let mut state = shard.lock();
     validate(&state, group_id, claim, None, asked)?;
@@ -360,7 +349,7 @@ fn append_pending(
         base_sequence: -1,
         transactional: true,
     };
-    let batch = encode(&records, stamp, now_ms).map_err(commit_error)?;
+    let batch = encode(&records, stamp, shard.partition.wall_ms()).map_err(commit_error)?;
     let appended = shard
         .partition
         .append(batch, AppendOrigin::Coordinator)

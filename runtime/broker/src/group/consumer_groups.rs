@@ -116,7 +116,7 @@ impl Coordinator {
         let reply = group.beat(now_ms, beat, limits, topics)?;
         let deadline_ms = group.next_deadline_ms();
         shard
-            .replace(&mut state, group_id, Some(group), now_ms)
+            .replace(&mut state, group_id, Some(group))
             .map_err(failed)?;
         let position = state.group_position;
         drop(state);
@@ -205,7 +205,6 @@ impl Shard {
         &self,
         state: &mut ShardState,
         group_id: &str,
-        now_ms: i64,
         topics: &dyn TopicTable,
         event: Event,
     ) -> Result<Option<Event>, ErrorCode> {
@@ -220,14 +219,14 @@ impl Shard {
                     (join.token, Reply::Join(reply))
                 }
                 _ => {
-                    self.replace(state, group_id, None, now_ms)?;
+                    self.replace(state, group_id, None)?;
                     return Ok(Some(Event::Join(join)));
                 }
             },
             Event::Leave { token, leavers } => {
                 let mut group = group.clone();
                 let answers = group.expel(&leavers, topics);
-                self.replace(state, group_id, Some(group), now_ms)?;
+                self.replace(state, group_id, Some(group))?;
                 (token, Reply::Leave(answers))
             }
             Event::Sync(sync) => (sync.token, Reply::Sync(SyncReply::refused(unknown))),
@@ -260,7 +259,7 @@ impl Shard {
                 continue;
             };
             group.tick(now_ms, topics);
-            self.replace(state, &group_id, Some(group), now_ms)?;
+            self.replace(state, &group_id, Some(group))?;
         }
         Ok(())
     }

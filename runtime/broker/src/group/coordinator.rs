@@ -186,7 +186,7 @@ impl Coordinator {
         let answer = state.wait_for(token);
         let event = event(token);
         let topics = &node.partitions;
-        let classic = shard.answer_for_consumers(&mut state, group_id, now_ms, topics, event);
+        let classic = shard.answer_for_consumers(&mut state, group_id, topics, event);
         let applied = classic.and_then(|event| match event {
             Some(event) => shard.apply(&mut state, group_id, self.limits, now_ms, event),
             None => Ok(None),

@@ -22,11 +22,7 @@ impl Coordinator {
     /// There are no topics of these names: what groups committed says nothing about later ones.
     /// Returns the journal position that must be durable before that is certain, unless there was
     /// nothing to forget. After an error a part is forgotten.
-    pub(crate) fn forget_topics(
-        &self,
-        names: &BTreeSet<&str>,
-        now_ms: i64,
-    ) -> Result<Option<u64>, ErrorCode> {
+    pub(crate) fn forget_topics(&self, names: &BTreeSet<&str>) -> Result<Option<u64>, ErrorCode> {
         let mut position = None;
         for shard in self.shards().unwrap_or_default() {
             let mut state = shard.lock();
@@ -38,7 +34,7 @@ impl Coordinator {
                 let mut partitions = partitions_of(&state, &group_id);
                 partitions.retain(|(topic, _)| names.contains(topic.as_str()));
                 for chunk in partitions.chunks(TOMBSTONES_MAX) {
-                    shard.append(&mut state, &tombstones(&group_id, chunk), now_ms)?;
+                    shard.append(&mut state, &tombstones(&group_id, chunk))?;
                     for (topic, partition) in chunk {
                         state.offsets.remove(&group_id, topic, *partition);
                     }
@@ -65,7 +61,7 @@ impl Coordinator {
                 view = node.resolve(&unresolved) => view?,
                 () = node.reached(Stage::Draining) => return Err(ErrorCode::NOT_COORDINATOR),
             };
-            match self.try_delete_offsets(node, group_id, partitions, &view)? {
+            match self.try_delete_offsets(group_id, partitions, &view)? {
                 Attempt::Answered(in_use, position) => return Ok((in_use, position)),
                 Attempt::Unresolved(expressions) => unresolved = expressions,
             }
@@ -74,7 +70,6 @@ impl Coordinator {
 
     fn try_delete_offsets(
         &self,
-        node: &Node,
         group_id: &str,
         partitions: &[(String, i32)],
         topics: &View<'_>,
@@ -113,10 +108,9 @@ impl Coordinator {
             .collect();
         gone.sort();
         gone.dedup();
-        let now_ms = node.now_ms();
         for chunk in gone.chunks(TOMBSTONES_MAX) {
             shard
-                .append(&mut state, &tombstones(group_id, chunk), now_ms)
+                .append(&mut state, &tombstones(group_id, chunk))
                 .map_err(append_error)?;
             for (topic, partition) in chunk {
                 state.offsets.remove(group_id, topic, *partition);

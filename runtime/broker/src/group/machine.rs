@@ -63,8 +63,10 @@ pub(crate) struct Group {
     pub(super) id: String,
     pub(super) limits: GroupLimits,
     pub(super) state: GroupState,
-    /// When the group came into its state; -1 when it was never said.
+    /// Wall time at which the group came into its state; -1 when it was never said.
     pub(super) state_since_ms: i64,
+    /// How far the clock of what is written down is ahead of the one of deadlines.
+    pub(super) wall_ahead_ms: i64,
     pub(super) generation: i32,
     pub(super) protocol_type: Option<String>,
     pub(super) protocol: Option<String>,
@@ -90,6 +92,7 @@ impl Group {
             limits,
             state: GroupState::Empty,
             state_since_ms: now_ms,
+            wall_ahead_ms: 0,
             generation: 0,
             protocol_type: None,
             protocol: None,

@@ -347,6 +347,6 @@ impl Group {
             next.name()
         );
         self.state = next;
-        self.state_since_ms = now_ms;
+        self.state_since_ms = now_ms.saturating_add(self.wall_ahead_ms);
     }
 }

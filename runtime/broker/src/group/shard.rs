@@ -72,9 +72,8 @@ impl Shard {
         &self,
         state: &mut ShardState,
         records: &[GroupRecord],
-        now_ms: i64,
     ) -> Result<Appended, ErrorCode> {
-        let batch = encode(records, ProducerStamp::NONE, now_ms)?;
+        let batch = encode(records, ProducerStamp::NONE, self.partition.wall_ms())?;
         let appended = self.partition.append(batch, AppendOrigin::Coordinator);
         let appended = appended.map_err(|error| {
             tracing::warn!(partition = %self.partition.name(), %error, "group append failed");
@@ -104,6 +103,7 @@ impl Shard {
             Some(group) => group.copy_to_change(),
             None => Group::new(group_id, limits, now_ms),
         };
+        group.wall_ahead_ms = self.partition.ahead_ms();
         let step = group.apply(now_ms, event);
         if step.store {
             let value = Some(group.to_record());
@@ -111,7 +111,7 @@ impl Shard {
                 group: group_id.to_owned(),
                 value,
             };
-            if let Err(error) = self.append(state, &[record], now_ms) {
+            if let Err(error) = self.append(state, &[record]) {
                 if let Some(unchanged) = state.groups.get_mut(group_id) {
                     unchanged.take_pending_joins(group);
                 }
@@ -139,7 +139,6 @@ impl Shard {
         state: &mut ShardState,
         group_id: &str,
         after: Option<ConsumerGroup>,
-        now_ms: i64,
     ) -> Result<(), ErrorCode> {
         let classic = state.groups.contains_key(group_id) && after.is_some();
         let tombstone = classic.then(|| GroupRecord::Group {
@@ -153,7 +152,7 @@ impl Shard {
         });
         let records: Vec<GroupRecord> = tombstone.into_iter().chain(records).collect();
         if !records.is_empty() {
-            self.append(state, &records, now_ms).map_err(append_error)?;
+            self.append(state, &records).map_err(append_error)?;
             state.group_position = state.position;
         }
         if classic {
@@ -162,6 +161,7 @@ impl Shard {
         match &after {
             Some(group) if group.members.is_empty() => {
                 let since_ms = &mut state.empty_since_ms;
+                let now_ms = self.partition.wall_ms();
                 since_ms.entry(group_id.to_owned()).or_insert(now_ms);
             }
             _ => drop(state.empty_since_ms.remove(group_id)),

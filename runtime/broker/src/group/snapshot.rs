@@ -85,6 +85,7 @@ impl Group {
                 GroupState::Empty
             },
             state_since_ms: value.current_state_timestamp,
+            wall_ahead_ms: 0,
             generation: value.generation,
             protocol_type: Some(value.protocol_type).filter(|kind| !kind.is_empty()),
             protocol: value.protocol.filter(|_| stable),

@@ -46,7 +46,7 @@ pub(crate) async fn handle(
         Some(Ok(pattern)) => Some(pattern),
         None => None,
     };
-    let now_ms = node.now_ms();
+    let now_ms = node.wall_ms();
     let producer_ids = &request.producer_id_filters;
     let selected = node.transactions.list(|transactional_id, transaction| {
         let age_ms = now_ms.saturating_sub(transaction.start_ms);

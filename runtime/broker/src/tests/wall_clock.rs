@@ -1,12 +1,13 @@
 //! A machine that sleeps while its broker is up: what was written down ages by the wall clock.
 //!
 //! Invariants: time is virtual; each test has a wall clock of its own.
-//! Never: lets a deadline pass.
+//! Never: waits for real time.
 
 use super::harness::*;
 use crate::{Broker, BrokerConfig, Clock};
 use bytes::Bytes;
 use millstream_log::MemoryStorage;
+use millstream_protocol::messages::InitProducerIdRequest;
 use millstream_protocol::{Compression, ErrorCode, ProducerStamp, RecordBatchBuilder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -90,4 +91,31 @@ async fn a_retry_that_slept_with_the_machine_is_still_recognised() {
     assert_eq!((again.error_code, again.base_offset), (ErrorCode::NONE, 0));
     let data = client.fetch("orders", 0, 0, 1).await;
     assert_eq!(data.high_watermark, 1, "written once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transactional_id_that_was_used_after_a_sleep_is_known_after_a_restart() {
+    let storage = MemoryStorage::new();
+    let slept = Clock::starting_at(START_MS).with_wall(|| START_MS + 8 * DAY_MS);
+    let restarted = Clock::starting_at(START_MS + 8 * DAY_MS);
+    let opened = |clock| {
+        let config = BrokerConfig { clock, ..config() };
+        Broker::open(Arc::new(storage.clone()), config)
+    };
+    let broker = opened(slept).await.expect("opens");
+    let request = InitProducerIdRequest {
+        transactional_id: Some("orders-0".to_owned()),
+        transaction_timeout_ms: 60_000,
+        ..Default::default()
+    };
+    let begun = Client::connect(&broker).ask(4, request).await;
+    assert_eq!(begun.error_code, ErrorCode::NONE);
+    broker.close().await.expect("closes");
+    let broker = opened(restarted).await.expect("opens");
+    tokio::time::sleep(Duration::from_secs(2 * 3_600)).await;
+    let found = broker.node().transactions.describe("orders-0");
+    assert_eq!(
+        found.expect("is known").last_update_ms,
+        START_MS + 8 * DAY_MS
+    );
 }

@@ -177,7 +177,7 @@ impl Coordinator {
     }
 
     fn idempotent_producer(&self) -> Pending {
-        match self.producer_ids.next(&self.log, self.clock.now_ms()) {
+        match self.producer_ids.next(&self.log, self.clock.wall_ms()) {
             Ok((id, position)) => {
                 let producer = Identity { id, epoch: 0 };
                 Pending {
@@ -238,7 +238,7 @@ impl Coordinator {
         held: &mut Held,
         event: Event<'_>,
     ) -> Result<Step, ErrorCode> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.clock.wall_ms();
         let mut created = None;
         if held.machine.is_none() && matches!(event, Event::InitProducerId { .. }) {
             let (producer_id, _) = self.producer_ids.next(&self.log, now_ms)?;
@@ -262,7 +262,7 @@ impl Coordinator {
                 held.position = self.log.append(&slot.transactional_id, &next, now_ms)?;
                 failpoint::hit(after);
                 if let Some(machine) = held.machine.as_mut().or(created.as_mut()) {
-                    machine.apply(*next, now_ms);
+                    machine.apply(*next, self.clock.now_ms());
                 }
                 held.machine = held.machine.take().or(created);
                 self.schedule(slot, held);

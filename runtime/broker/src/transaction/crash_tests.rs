@@ -40,7 +40,7 @@ async fn prepare_only(broker: &Broker, transactional_id: &str, commit: bool) {
     let position = node
         .transactions
         .log
-        .append(transactional_id, &prepared, node.now_ms())
+        .append(transactional_id, &prepared, node.wall_ms())
         .expect("appended");
     node.durable(position).await.expect("durable");
 }

@@ -33,8 +33,8 @@ pub(crate) enum Event<'a> {
         commit: bool,
         client_version: i16,
     },
-    /// The clock may have passed the transaction's deadline.
-    TimedOut,
+    /// The clock of deadlines, which shows `now_ms`, may have passed the transaction's.
+    TimedOut { now_ms: i64 },
     /// Every marker of the decided transaction is in its partition.
     MarkersWritten,
     /// The id may have been idle for longer than this.
@@ -121,8 +121,8 @@ impl Machine {
         })
     }
 
-    /// Decides on an event. `fresh` is an unused producer id, consumed only by a `Transition`
-    /// and needed only after `NeedsProducerId`.
+    /// Decides on an event; `now_ms` is wall time, which goes into the record. `fresh` is an unused
+    /// producer id, consumed only by a `Transition` and needed only after `NeedsProducerId`.
     pub(crate) fn decide(&self, event: Event<'_>, now_ms: i64, fresh: Option<i64>) -> Decision {
         match event {
             Event::InitProducerId {
@@ -145,8 +145,8 @@ impl Machine {
                     self.end_without_bump(producer, commit, client_version, now_ms)
                 }
             }
-            Event::TimedOut => match self.deadline_ms() {
-                Some(deadline) if deadline < now_ms => self.fence(true, now_ms, fresh),
+            Event::TimedOut { now_ms: passed_ms } => match self.deadline_ms() {
+                Some(deadline) if deadline < passed_ms => self.fence(true, now_ms, fresh),
                 _ => reply(ErrorCode::NONE),
             },
             Event::MarkersWritten => self.complete(now_ms),
@@ -162,7 +162,8 @@ impl Machine {
         }
     }
 
-    /// Takes over a transition whose record has been appended.
+    /// Takes over a transition whose record has been appended; `now_ms` is of the clock of
+    /// deadlines.
     pub(crate) fn apply(&mut self, next: Transaction, now_ms: i64) {
         let from = self.transaction.state;
         assert!(next.state.can_follow(from), "{from:?} -> {:?}", next.state);

@@ -104,7 +104,8 @@ impl Driver {
 
     pub(super) fn time_out(&mut self) {
         self.now_ms += i64::from(TIMEOUT_MS) + 1;
-        self.step(Event::TimedOut);
+        let now_ms = self.now_ms;
+        self.step(Event::TimedOut { now_ms });
     }
 
     /// What a restart leaves: the record, written and read.
@@ -711,7 +712,8 @@ fn c6_a_restart_gives_an_open_transaction_its_whole_timeout_again() {
     );
     driver.now_ms += 3_600_000; // the wall clock jumped while the broker was down
     driver.reload();
-    driver.step(Event::TimedOut);
+    let now_ms = driver.now_ms;
+    driver.step(Event::TimedOut { now_ms });
     assert_eq!(driver.state(), State::Ongoing);
     assert_eq!(
         driver.machine.deadline_ms(),
@@ -731,9 +733,11 @@ fn the_timeout_counts_from_the_first_partition_and_is_exclusive() {
         partitions: &more,
         client_version: 2,
     });
-    driver.step(Event::TimedOut);
+    let now_ms = driver.now_ms;
+    driver.step(Event::TimedOut { now_ms });
     assert_eq!(driver.state(), State::Ongoing, "at the deadline");
     driver.now_ms += 1;
-    driver.step(Event::TimedOut);
+    let now_ms = driver.now_ms;
+    driver.step(Event::TimedOut { now_ms });
     assert_eq!(driver.state(), State::PrepareAbort, "past the deadline");
 }

@@ -92,7 +92,7 @@ pub(crate) fn write_marker(
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
     let control = ControlMarker::new(marker.commit, marker.coordinator_epoch);
     let Identity { id, epoch } = marker.producer;
-    let batch = control_batch(control, id, epoch, node.now_ms());
+    let batch = control_batch(control, id, epoch, node.wall_ms());
     let origin = AppendOrigin::Marker {
         coordinator_epoch: marker.coordinator_epoch,
         transaction_version: marker.transaction_version,

@@ -18,6 +18,7 @@ impl Coordinator {
         let scan = millis(strong.config.transaction_abort_timed_out_scan_ms);
         let expiry_scan_ms = strong.config.transaction_remove_expired_scan_ms;
         let mut next_expiry_ms = strong.now_ms().saturating_add(expiry_scan_ms);
+        let mut leaps = strong.leaps();
         drop(strong);
         loop {
             tokio::time::sleep(scan).await;
@@ -29,6 +30,10 @@ impl Coordinator {
             for transactional_id in node.transactions.take_unfinished() {
                 node.transactions.finish_prepared(&node, &transactional_id);
             }
+            if leaps.any() {
+                // Whose ids have slept with the machine may use them again first.
+                next_expiry_ms = node.now_ms().saturating_add(expiry_scan_ms);
+            }
             if node.now_ms() >= next_expiry_ms {
                 next_expiry_ms = node.now_ms().saturating_add(expiry_scan_ms);
                 node.transactions.forget_expired(&node);
@@ -37,9 +42,10 @@ impl Coordinator {
     }
 
     fn end_timed_out(&self, node: &Node) {
-        for transactional_id in self.timed_out(node.now_ms()) {
+        let now_ms = node.now_ms();
+        for transactional_id in self.timed_out(now_ms) {
             let answer = self
-                .handle(node, &transactional_id, Event::TimedOut)
+                .handle(node, &transactional_id, Event::TimedOut { now_ms })
                 .answer
                 .error;
             tracing::info!(%transactional_id, %answer, "transaction timed out");
