@@ -28,7 +28,9 @@ pub(super) struct Corrupt {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     groups: BTreeMap<String, GroupMetadataValue>,
-    consumers: BTreeMap<String, Stored>,
+    /// With the time of the last record of each. Where nobody is left, that is when the last one
+    /// went: nothing is written of an empty group.
+    consumers: BTreeMap<String, (Stored, i64)>,
     offsets: Offsets,
     /// Records read.
     pub(super) record_count: u64,
@@ -106,12 +108,17 @@ impl Replay {
                 offset: record.offset,
                 reason: error.to_string(),
             })?;
-            self.record(record.offset, producer_id, read);
+            self.record((record.offset, record.timestamp), producer_id, read);
         }
         Ok(())
     }
 
-    fn record(&mut self, offset: i64, producer_id: Option<i64>, record: GroupRecord) {
+    fn record(
+        &mut self,
+        (offset, timestamp): (i64, i64),
+        producer_id: Option<i64>,
+        record: GroupRecord,
+    ) {
         self.record_count += 1;
         match record {
             GroupRecord::Offset {
@@ -142,7 +149,9 @@ impl Replay {
                 self.groups.remove(&group);
             }
             GroupRecord::Consumer { group, record } => {
-                self.consumers.entry(group).or_default().apply(record);
+                let (stored, told_ms) = self.consumers.entry(group).or_default();
+                stored.apply(record);
+                *told_ms = timestamp;
             }
         }
     }
@@ -158,12 +167,11 @@ impl Replay {
             (id.clone(), Group::from_record(id, value, classic, now_ms))
         };
         let consumers = self.consumers.into_iter();
-        let consumers = consumers.filter_map(|(id, stored)| {
+        let consumers = consumers.filter_map(|(id, (stored, told_ms))| {
             let limits = consumer(&id);
-            Some((id, stored.into_group(limits, now_ms)?))
+            Some((id, (stored.into_group(limits, now_ms)?, told_ms)))
         });
-        let consumers = consumers.collect();
         let groups = self.groups.into_iter().map(group).collect();
-        ShardState::loaded(groups, consumers, self.offsets, now_ms)
+        ShardState::loaded(groups, consumers, self.offsets)
     }
 }

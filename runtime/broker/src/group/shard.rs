@@ -39,7 +39,7 @@ pub(super) struct ShardState {
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) consumers: BTreeMap<String, ConsumerGroup>,
     pub(super) offsets: Offsets,
-    /// Since when each consumer group without members has had none, as far as this start knows.
+    /// Since when each consumer group without members has had none, in wall time.
     pub(super) empty_since_ms: BTreeMap<String, i64>,
     /// The journal position after the last append of offsets, groups or markers.
     pub(super) position: u64,
@@ -175,23 +175,24 @@ impl Shard {
 }
 
 impl ShardState {
-    /// What a log has said.
+    /// What a log has said; of each consumer group also when for the last time.
     pub(super) fn loaded(
         groups: BTreeMap<String, Group>,
-        consumers: BTreeMap<String, ConsumerGroup>,
+        consumers: impl Iterator<Item = (String, (ConsumerGroup, i64))>,
         offsets: Offsets,
-        now_ms: i64,
     ) -> Self {
-        let empty = consumers
-            .iter()
-            .filter(|(_, group)| group.members.is_empty());
-        ShardState {
-            empty_since_ms: empty.map(|(id, _)| (id.clone(), now_ms)).collect(),
+        let mut state = ShardState {
             groups,
-            consumers,
             offsets,
             ..ShardState::default()
+        };
+        for (id, (group, told_ms)) in consumers {
+            if group.members.is_empty() {
+                state.empty_since_ms.insert(id.clone(), told_ms);
+            }
+            state.consumers.insert(id, group);
         }
+        state
     }
 
     /// Where the answer to `token` will arrive.
