@@ -144,24 +144,34 @@ async fn a_record_whose_output_is_too_large_is_poison_and_the_job_goes_on() -> a
     Ok(())
 }
 
-/// Topics that take more than the usual mebibyte get it.
-#[tokio::test(start_paused = true)]
-async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
-    const LARGE: usize = 1_500_000;
-    let cluster = BrokerUnderTest::start(5).await?;
-    let admin = Admin::with(&cluster, cluster.client(9));
-    for name in ["in", "out", DEAD] {
-        let topic = NewTopic::new(cluster.name(name), 4).config("max.message.bytes", 3_000_000);
-        admin.create_topic(&topic).await?;
-    }
-    let number = " ".repeat(LARGE) + "7";
-    put(&cluster, &[vec![b'x'; LARGE], number.into_bytes()]).await?;
+/// Beyond what topics usually take.
+const LARGE: usize = 1_500_000;
+
+fn large_topic(cluster: &BrokerUnderTest, name: &str) -> NewTopic {
+    NewTopic::new(cluster.name(name), 4).config("max.message.bytes", 3_000_000)
+}
+
+/// Makes a few megabytes of a small number.
+fn enlarging(cluster: &BrokerUnderTest) -> anyhow::Result<Topology> {
     let builder = StreamsBuilder::new();
     builder
         .stream(&cluster.name("in"), json::<String, u64>())
         .map_values(|_, number: u64| "7".repeat(number as usize * 300_000))
         .to(&cluster.name("out"), json());
-    let mut running = configured(&cluster, builder.build()?).start().await?;
+    Ok(builder.build()?)
+}
+
+/// Topics that take more than the usual mebibyte get it.
+#[tokio::test(start_paused = true)]
+async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
+    let cluster = BrokerUnderTest::start(5).await?;
+    let admin = Admin::with(&cluster, cluster.client(9));
+    for name in ["in", "out", DEAD] {
+        admin.create_topic(&large_topic(&cluster, name)).await?;
+    }
+    let number = " ".repeat(LARGE) + "7";
+    put(&cluster, &[vec![b'x'; LARGE], number.into_bytes()]).await?;
+    let mut running = configured(&cluster, enlarging(&cluster)?).start().await?;
     caught_up(&cluster, &mut running).await?;
     running.stop().await?;
     assert_eq!(read(&cluster, "out").await?.len(), 1);
@@ -172,19 +182,12 @@ async fn what_a_topic_takes_is_what_counts() -> anyhow::Result<()> {
 /// Brokers hear of a new topic one after another, so that one may not know it when the job starts.
 #[tokio::test(start_paused = true)]
 async fn a_topic_that_is_made_after_the_start_is_asked_what_it_takes() -> anyhow::Result<()> {
-    const LARGE: usize = 1_500_000;
     let cluster = BrokerUnderTest::start(8).await?;
     let admin = Admin::with(&cluster, cluster.client(9));
-    let large = |name| NewTopic::new(cluster.name(name), 4).config("max.message.bytes", 3_000_000);
-    admin.create_topic(&large("in")).await?;
-    let builder = StreamsBuilder::new();
-    builder
-        .stream(&cluster.name("in"), json::<String, u64>())
-        .map_values(|_, number: u64| "7".repeat(number as usize * 300_000))
-        .to(&cluster.name("out"), json());
-    let mut running = configured(&cluster, builder.build()?).start().await?;
+    admin.create_topic(&large_topic(&cluster, "in")).await?;
+    let mut running = configured(&cluster, enlarging(&cluster)?).start().await?;
     for name in ["out", DEAD] {
-        admin.create_topic(&large(name)).await?;
+        admin.create_topic(&large_topic(&cluster, name)).await?;
     }
     put(&cluster, &[vec![b'x'; LARGE], b"7".to_vec()]).await?;
     caught_up(&cluster, &mut running).await?;
